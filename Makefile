@@ -29,7 +29,7 @@ report: $(INSTALLED) ## the paper's claims, and what became of them, as one page
 	$(BIN)/python -m paper report
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
-	@echo "laplex: the tests take about five minutes on two cores"
+	@echo "laplex: the tests take about ten minutes on two cores"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
 
 test-browser: $(INSTALLED) ## the tests of pages in Chromium

@@ -1,4 +1,4 @@
-"""scikit-learn's estimators of densities and of means on the line; :mod:`laplex.sklearn` shows them."""
+"""Estimators of densities and of means on the line, for scikit-learn; :mod:`laplex.sklearn` exports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from laplex._sklearn_shared import as_tensor, seeded_generator
 
 
 class _OnTheLine(BaseEstimator):  # type: ignore[misc]
-    """What both estimators do: check, and find the bandwidth."""
+    """What both estimators share: checks, and the search for the bandwidth."""
 
     __module__ = "laplex.sklearn"
 
@@ -24,7 +24,7 @@ class _OnTheLine(BaseEstimator):  # type: ignore[misc]
         return f"laplex.sklearn.{type(self).__name__}"
 
     def _check_bandwidth(self) -> None:
-        """Raise unless it is valid. scikit-learn wants this in ``fit``, not in the constructor."""
+        """Raise unless the bandwidth is valid. scikit-learn wants this in ``fit``, not in the constructor."""
         if not (isinstance(self.bandwidth, str) and self.bandwidth == "loo"):
             positive(self._where, "bandwidth", self.bandwidth, '"loo"')
 
@@ -36,7 +36,7 @@ class _OnTheLine(BaseEstimator):  # type: ignore[misc]
         return as_tensor(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True, copy=True))
 
     def _places(self, X: Any, **options: Any) -> Tensor:
-        """The feature of X (n, 1), as (n,)."""
+        """Return the feature of X (n, 1) as (n,)."""
         return as_tensor(self._flat(validate_data(self, X, dtype=np.float64, **options)))
 
     def _flat(self, data: np.ndarray) -> np.ndarray:
@@ -53,13 +53,13 @@ class _OnTheLine(BaseEstimator):  # type: ignore[misc]
 
 
 class LaplaceKernelDensity(_OnTheLine):
-    """A kernel density estimate on the line, exact and in O(n log n), as scikit-learn's KernelDensity is used.
+    """A kernel density estimate on the line, exact and in O(n log n), used like scikit-learn's KernelDensity.
 
-    The kernel is ``kernel="exponential"`` of scikit-learn, e^{-|x - x_i| / bandwidth} / (2 bandwidth). There is no
+    The kernel is scikit-learn's ``kernel="exponential"``, e^{-|x - x_i| / bandwidth} / (2 bandwidth). There is no
     tolerance: the result is exact, and right far away from all samples.
 
     Args:
-        bandwidth: a positive number, or "loo": that with the largest leave-one-out likelihood, by
+        bandwidth: a positive number, or "loo" for the one with the largest leave-one-out likelihood, by
             :func:`laplex.stats.bandwidth`.
 
     Attributes:
@@ -99,7 +99,7 @@ class LaplaceKernelDensity(_OnTheLine):
         return float(self.score_samples(X).sum())
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Draws (n_samples, 1) from the density."""
+        """Draw (n_samples, 1) numbers from the density."""
         check_is_fitted(self)
         integer(f"{self._where}.sample", "n_samples", n_samples)
         generator = seeded_generator(random_state)
@@ -111,8 +111,8 @@ class LaplaceKernelRegressor(RegressorMixin, _OnTheLine):  # type: ignore[misc]
     """Kernel regression on the line, exact and in O(n log n): local means, or local lines.
 
     Args:
-        bandwidth: a positive number, or "loo": that with the least squared error of predictions that leave out the
-            sample, by :func:`laplex.stats.bandwidth`.
+        bandwidth: a positive number, or "loo" for the one with the least squared error of leave-one-out predictions, by
+            :func:`laplex.stats.bandwidth`.
         kind: "constant" for :func:`laplex.stats.nadaraya_watson`, "linear" for :func:`laplex.stats.local_linear`.
 
     Attributes:

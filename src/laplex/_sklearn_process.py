@@ -1,4 +1,4 @@
-"""A scikit-learn regressor over time; :mod:`laplex.sklearn` shows it."""
+"""A scikit-learn regressor over time; :mod:`laplex.sklearn` exports it."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ ACCEPTED: dict[str, Any] = {"dtype": np.float64, "ensure_2d": False}  # of X
 
 
 class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """A Gaussian process over time, exact and in O(n), as scikit-learn's GaussianProcessRegressor is used.
+    """A Gaussian process over time, exact and in O(n), used like scikit-learn's GaussianProcessRegressor.
 
-    X are times, (n,) or (n, 1): numbers, or dates (datetime64, a DatetimeIndex, a Series or a column of dates), which
-    are counted in days from the earliest one of ``fit``. So the scale of a kernel is in days, if X are dates.
+    X holds times, (n,) or (n, 1): numbers, or dates (datetime64, a DatetimeIndex, a Series or a column of dates), which
+    are counted in days from the earliest one in ``fit``. So for dates the scale of a kernel is in days.
 
     Args:
-        kernel: of :mod:`laplex.gp`. Its numbers are where the fit begins; a parameter that is a tensor keeps its value.
-            None is a Matern32 with a scale and a sigma from the data.
-        alpha: a variance of noise that is not fitted: a number, or (n,).
+        kernel: a kernel of :mod:`laplex.gp`. The fit starts at its numbers; a parameter that is a tensor keeps its
+            value. None stands for a Matern32 with a scale and a sigma from the data.
+        alpha: the variance of noise that is not fitted, a number or (n,).
         noise: "fit" fits the standard deviation of white noise, too; None does not; "auto" does if ``fit`` is not given
             ``yerr``, and if there is an optimizer.
-        optimizer: "lbfgs" for the parameters with the largest likelihood, by :func:`laplex.gp.fit`; None for those
-            given.
-        n_restarts_optimizer: how often to begin again from random parameters; the best result counts.
+        optimizer: "lbfgs" finds the parameters with the largest likelihood, by :func:`laplex.gp.fit`; None keeps the
+            given ones.
+        n_restarts_optimizer: how often to start again from random parameters; the best result counts.
         normalize_y: shift y to mean 0 and scale it to variance 1 first. The kernel and ``alpha`` are then those of the
             scaled values, as in scikit-learn; ``yerr`` and ``noise_`` have the units of y.
-        random_state: an int, a ``numpy.random.RandomState`` or None, of the restarts.
+        random_state: an int, a ``numpy.random.RandomState`` or None, for the restarts.
 
     Attributes:
-        kernel_: the kernel with the parameters that were found.
-        noise_: the standard deviation of the noise that was fitted, in the units of y; 0 if none was.
-        log_marginal_likelihood_value_: of y, or of the scaled values, with ``kernel_`` and all noise.
+        kernel_: the kernel with the fitted parameters.
+        noise_: the standard deviation of the fitted noise, in the units of y; 0 if none was fitted.
+        log_marginal_likelihood_value_: that of y, or of the scaled values, with ``kernel_`` and all noise.
         process_: the :class:`laplex.gp.GaussianProcess`, in float64.
-        X_train_, y_train_: times (n,), and values (n,), scaled if they are.
-        origin_: the date from which days are counted; None if X were numbers.
+        X_train_, y_train_: the times (n,), and the values (n,), scaled if ``normalize_y``.
+        origin_: the date from which days are counted; None if X held numbers.
         n_features_in_, feature_names_in_: as scikit-learn defines them.
 
     Example:
@@ -100,7 +100,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """The mean (m,) of the process, without noise, at times X, or a tuple of the mean and what is asked for.
+        """The mean (m,) of the process, without noise, at times X, or a tuple of the mean and what else is asked for.
 
         The standard deviation (m,) takes O(m), as the mean does; the covariance (m, m) takes O((n + m) m).
         """
@@ -114,7 +114,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
             return (mean, self._given.covariance(t).numpy() * self._unit**2) if return_cov else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of the process given the data, without noise, at times X: (m, n_samples)."""
+        """Draw from the process given the data, without noise, at times X: (m, n_samples)."""
         t = self._new_times(X)
         integer(f"{WHERE}.sample_y", "n_samples", n_samples)
         with torch.no_grad():
@@ -168,7 +168,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         integer(WHERE, "n_restarts_optimizer", self.n_restarts_optimizer, 0)
 
     def _new_times(self, X: Any) -> Tensor:
-        """Times of predictions."""
+        """Return X as the times of predictions."""
         check_is_fitted(self)
         dates = _dates(X)
         if (dates is None) != (self.origin_ is None):
@@ -196,7 +196,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
 
 def _dates(X: Any) -> np.ndarray | None:
-    """X as dates in UTC, or as spans of time: datetime64 or timedelta64; None if it holds something else."""
+    """Return X as dates in UTC, or as spans of time: datetime64 or timedelta64; None if it holds something else."""
     array = np.asarray(X)
     if array.dtype == object and array.size and isinstance(array.flat[0], datetime.date):
         array = np.array([_in_utc(one) for one in array.flat], dtype="datetime64[ns]").reshape(array.shape)
@@ -204,7 +204,7 @@ def _dates(X: Any) -> np.ndarray | None:
 
 
 def _in_utc(date: Any) -> Any:
-    """A date as numpy takes it, without a time zone."""
+    """Return a date as numpy takes it, without a time zone."""
     if date != date:  # NaT of pandas
         return np.datetime64("NaT")
     if getattr(date, "tzinfo", None) is None:
@@ -213,13 +213,13 @@ def _in_utc(date: Any) -> Any:
 
 
 def _origin(dates: np.ndarray) -> Any:
-    """What days are counted from: the earliest date; spans of time are themselves."""
+    """Return the date from which days are counted, the earliest one; spans of time count from 0."""
     known = dates[~np.isnat(dates)]
     return known.min() if dates.dtype.kind == "M" and known.size else np.timedelta64(0, "D")
 
 
 def _variances(name: str, given: Any, n: int) -> np.ndarray:
-    """Numbers that are not negative, (n,)."""
+    """Return numbers (n,), which must not be negative."""
     values = np.asarray(given, dtype=np.float64)
     if values.shape not in ((), (1,), (n,)):
         raise ValueError(f"{WHERE}: `{name}` must be a number or have the shape ({n},) of y, got {values.shape}")

@@ -1,4 +1,4 @@
-"""What the estimators of :mod:`laplex.sklearn` share: tensors of arrays, and random numbers."""
+"""What the estimators of :mod:`laplex.sklearn` share: tensors from arrays, and random numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def as_tensor(data: np.ndarray) -> Tensor:
-    """The array as a tensor, without a copy where torch may write to it: it warns if it may not."""
+    """Return the array as a tensor, without a copy where torch may write to it: otherwise torch would warn."""
     return torch.from_numpy(np.require(data, requirements=["C", "W"]))
 
 

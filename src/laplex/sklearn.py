@@ -28,7 +28,7 @@ __all__ = ["LaplaceKernelDensity", "LaplaceKernelRegressor", "LaplexGaussianProc
 
 
 class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Project features to few by a frozen kernel matrix: X (N, d) to Y (N, n_components), Y = (X * signs) K^T.
+    """Project features to fewer by a frozen kernel matrix: X (N, d) to Y (N, n_components), Y = (X * signs) K^T.
 
         K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
 
@@ -37,12 +37,12 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     Args:
         n_components: the number of components.
-        tau: length scale, where the places span [0, 1]; "auto" is 1 / n_components.
+        tau: the length scale, where the places span [0, 1]; "auto" is 1 / n_components.
         places: "data" places the features by :func:`laplex.seriate`, and the components on an even grid; "random" draws
             both.
         phase: give K random phases.
         signs: give the features random signs.
-        random_state: an int, a ``numpy.random.RandomState`` or None, of places, phases and signs that are drawn.
+        random_state: an int, a ``numpy.random.RandomState`` or None, for places, phases and signs that are drawn.
 
     Attributes:
         projection_: the :class:`laplex.nn.LaplexProjection`, in float64.
@@ -89,7 +89,7 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     @_autocast.unaffected
     def transform(self, X: Any) -> np.ndarray:
-        """X (N, d) projected: (N, n_components), float32 if X is, else float64."""
+        """Project X (N, d) to (N, n_components), in float32 if X is, else in float64."""
         check_is_fitted(self)
         data = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         with torch.no_grad():

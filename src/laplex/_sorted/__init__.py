@@ -29,6 +29,6 @@ z = w D / E, A_1 for K weighted by u, and C_i = (p_i + q_i - O_i D_i / E_i) / E_
 
 A module of a backend has ``ranks``, ``pull_ranks``, ``values``, ``pull_values``, ``mask`` and ``pull_mask``. Rows are
 (*batch, n), contiguous, in float32 or float64, tau and k (*batch), contiguous, in float64; sums are float64. A
-pull returns a tuple of gradients. These have first derivatives only: ``laplex.soft`` composes the same functions of
-scans, which have all, and takes these where it can.
+pull returns a tuple of gradients. These functions have first derivatives only: ``laplex.soft`` composes the same ones
+from scans, which have all derivatives, and takes these where it can.
 """

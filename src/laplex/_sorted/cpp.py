@@ -1,6 +1,6 @@
 """Soft ranks, sorts and masks in C++ (csrc/soft.cpp, soft_mask.cpp), called with addresses.
 
-``where`` is the public function, for messages: the core finds numbers that are not finite.
+``where`` names the public function in messages: the core finds numbers that are not finite.
 """
 
 from __future__ import annotations

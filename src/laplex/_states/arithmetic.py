@@ -28,7 +28,7 @@ BlocksOf = Callable[..., Sequence[Block]]  # parameters -> blocks
 
 
 def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[Blocks, float] | None:
-    """The blocks of a kernel for h series whose parameters are numbers on the device of ``sample``, and k(0).
+    """The blocks, for h series, of a kernel whose parameters are numbers on the device of ``sample``, and k(0).
 
     None for other kernels.
     """
@@ -55,7 +55,7 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
         numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
         blocks = blocks_only(components(lambda _: next(numbers), keep))
     except (ArithmeticError, TypeError):
-        return None  # tensors, which the kernel is then given, divide by 0, and more
+        return None  # the kernel is then computed with tensors, which allow division by 0, and more
     if blocks is None:
         return None
     kinds, columns = numbers_of(blocks)
@@ -80,7 +80,7 @@ def _rows(columns: Sequence[Any], count: int, sample: Tensor) -> Tensor:
 
 
 class _Arithmetic(torch.autograd.Function):
-    """Rates, squares and g, (1, size) each, of rows as above. Second derivatives are those of the tensors."""
+    """Rates, squares and g, (1, size) each, from the rows of ``_rows``. Second derivatives use tensor arithmetic."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, kinds: tuple[int, ...], blocks_of: BlocksOf, *parameters: Tensor) -> Any:

@@ -50,7 +50,7 @@ class Block(Component):
     def slope(self, t: Tensor, spread: Spread) -> Reading:
         if not self.smooth:
             self.no_slope()
-        # F^T h, and the covariance -F g of the slope with the states after it, of a sum that is smooth.
+        # F^T h, and -F g, the covariance of the slope with the states after it if the whole sum is smooth.
         a, b = spread(self.rate), spread(self.square)
         g = [spread(one) for one in self.g]
         zero, one = torch.zeros_like(a), torch.ones_like(a)
@@ -116,7 +116,7 @@ def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
     g = tuple(number for block in blocks for number in block.g)
     if not any(isinstance(value, Tensor) for value in (*rates, *squares, *g)):
         sample = spread(0.0)
-        # What is made in a mode of torch is good there only.
+        # A tensor that is made in one of torch's modes may only be used in that mode.
         reusable = plainly_eager() and not torch.is_inference_mode_enabled()
         make = _numbers if reusable else _numbers.__wrapped__
         return make(kinds, rates, squares, g, len(sample), sample.device)
@@ -125,7 +125,7 @@ def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
 
 @functools.lru_cache(maxsize=64)
 def _numbers(kinds: tuple[int, ...], *values: Any) -> Blocks:
-    """Blocks whose numbers are all known: a likelihood with a small kernel takes less time than to make them."""
+    """Blocks whose numbers are all known, cached: making them takes longer than a likelihood with a small kernel."""
     *parts, h, device = values
     return Blocks(kinds, *(torch.tensor([part], dtype=torch.float64, device=device).expand(h, -1) for part in parts))
 

@@ -27,11 +27,11 @@ class Chain(NamedTuple):
     diag: Tensor  # (h, n): infinite where nothing is observed
 
     def variance(self) -> Tensor:
-        """The largest of p^T q, (h,), without gradients."""
+        """The largest p^T q of each series, (h,), without gradients."""
         return (self.p.detach() * self.q.detach()).sum(-1).amax(-1)
 
     def is_finite(self) -> bool:
-        """Whether all numbers are but those of diag."""
+        """Whether all numbers are finite, those of diag aside."""
         return all(bool(part.isfinite().all()) for part in (self.steps, self.p, self.q))
 
     def apply(self, x: Tensor) -> Tensor:
@@ -73,13 +73,13 @@ def _factor(chain: Chain) -> tuple[Tensor, Tensor]:
 
 
 def _module(*tensors: Tensor) -> ModuleType | None:
-    """What does it for so many states: ``cpp`` or one like it; None for ``portable``."""
+    """The compiled module for this many states, ``cpp`` or one like it; None for ``portable``."""
     module = module_for(*tensors)
     return module if module is not None and tensors[0].shape[-1] <= module.MAX_CHAIN else None
 
 
-# Of f_n = T_n f_{n-1} + u_n: u_bar is g scanned in reverse, and T_bar_n = u_bar_n f_{n-1}^T. Of the reverse scan: u_bar
-# is g scanned forward, and T_bar_n = f_n u_bar_{n-1}^T.
+# For f_n = T_n f_{n-1} + u_n, u_bar is g scanned in reverse, and T_bar_n = u_bar_n f_{n-1}^T. For the reverse scan,
+# u_bar is g scanned forward, and T_bar_n = f_n u_bar_{n-1}^T.
 
 
 class _Scan(torch.autograd.Function):
@@ -155,7 +155,7 @@ class Factored(NamedTuple):
     """A = L diag(d) L^T, with ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m."""
 
     chain: Chain
-    states: Tensor  # (h, n, s, s): S, what the points before tell of the states
+    states: Tensor  # (h, n, s, s): S, what the points before tell about the states
     c: Tensor  # (h, n, s): the covariance of the value at a point with the state, given the points before
     d: Tensor  # (h, n): the variance of the value given the points before; infinite where nothing is observed
     over_d: Tensor  # (h, n): 1 / d
@@ -178,11 +178,11 @@ class Factored(NamedTuple):
         return torch.where(self.over_d == 0, 1.0, self.d).sqrt()
 
     def gather(self, z: Tensor) -> Tensor:
-        """r (h, n, s, m): what a point and those after it tell of the state at the point, from z = L^-1 y."""
+        """r (h, n, s, m): what a point and those after it tell about the state at the point, from z = L^-1 y."""
         return scan(self.loops, self.chain.p[..., None] * (z * self.over_d[..., None])[..., None, :], reverse=True)
 
     def information(self) -> Tensor:
-        """N (h, n, s, s): how much they tell, as an inverse covariance."""
+        """N (h, n, s, s): how much a point and those after it tell, as an inverse covariance."""
         source = _outer(self.chain.p, self.chain.p) * self.over_d[..., None, None]
         return scan_matrices(self.loops, source, reverse=True)
 
@@ -206,7 +206,7 @@ def factorise(chain: Chain) -> tuple[Factored, Tensor]:
 
 
 def factored_from(chain: Chain, states: Tensor) -> Factored:
-    """What the states before all points say."""
+    """The factor that follows from the states before all points."""
     c = chain.q - times(states, chain.p)
     d = chain.diag + (chain.p * c).sum(-1)
     over_d = 1 / d

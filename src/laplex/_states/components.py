@@ -25,7 +25,7 @@ Spread = Callable[[Value], Tensor]  # a parameter as one number per series: (h,)
 
 
 class Reading(NamedTuple):
-    """What is observed of the states, at n points or, if the second size is 1, at all."""
+    """What is observed of the states, at n points or, if the second size is 1, the same at all points."""
 
     p: Tensor  # (h, n or 1, s)
     q: Tensor  # (h, n or 1, s)
@@ -46,18 +46,18 @@ class Component(ABC):
 
     @abstractmethod
     def value(self, t: Tensor, spread: Spread) -> Reading:
-        """At times t (h, n)."""
+        """The reading of the value at times t (h, n)."""
 
     @abstractmethod
     def slope(self, t: Tensor, spread: Spread) -> Reading:
-        """At times t (h, n). Raises if the process has none."""
+        """The reading of the slope at times t (h, n). Raises if the process has none."""
 
     @abstractmethod
     def feedback(self, spread: Spread) -> Tensor:
         """F, (h, s, s)."""
 
     def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
-        """What is observed at times t in bands (h, n), or None where there are no bands."""
+        """What is observed at times t (h, n) in the given bands (h, n); ``band`` is None if there are none."""
         return self.value(t, spread)
 
     def times(self, other: Component) -> Component:
@@ -223,5 +223,5 @@ def _kronecker(one: Tensor, two: Tensor) -> Tensor:
 
 
 def _spread_vector(vector: Tensor, spread: Spread) -> Tensor:
-    """(*batch, s) as (h, 1, s)."""
+    """Return a vector (*batch, s) as (h, 1, s)."""
     return torch.stack([spread(part) for part in vector.unbind(-1)], -1)[:, None]

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from laplex._compiled import core
 
-MAX_STATES = 0  # of a likelihood of blocks, which ``walk`` has
-MAX_CHAIN = 0 if core is None else core.MAX_CHAIN  # states for which there is room
+MAX_STATES = 0  # for the likelihood of blocks, which is in ``walk``
+MAX_CHAIN = 0 if core is None else core.MAX_CHAIN  # the most states that there is room for
 
 
 def scan(steps: Tensor, source: Tensor, reverse: bool) -> Tensor:

@@ -12,7 +12,7 @@ from laplex._states.numbers import Real
 
 
 class Density(NamedTuple):
-    """For each of h series."""
+    """The likelihood of each of h series."""
 
     value: Tensor  # (*batch): the logarithm of the density
     loss: Tensor | array[float]  # (h,): the sum of k(0) / d, to which rounding errors are proportional
@@ -20,7 +20,7 @@ class Density(NamedTuple):
     variance: Real | Tensor  # k(0), a number or (h,)
 
     def read(self) -> list[Any]:
-        """The values, losses, failures and k(0): lists, but k(0) as it is if it is not a tensor."""
+        """The values, losses, failures and k(0) as lists; k(0) stays as it is if it is not a tensor."""
         value, loss, failed, variance = self
         if isinstance(failed, Tensor) and isinstance(loss, Tensor):
             if isinstance(variance, Tensor):
@@ -31,7 +31,7 @@ class Density(NamedTuple):
 
 
 def read(*values: Tensor) -> list[list[float]]:
-    """The numbers of tensors of one shape, (h,) each: on a GPU with one wait for all."""
+    """Read tensors of one shape, (h,) each; on a GPU with one wait for all of them."""
     if values[0].device.type == "cpu":
         return [one.tolist() for one in values]
     lists: list[list[float]] = torch.stack([one.detach().double() for one in values]).tolist()

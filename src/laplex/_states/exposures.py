@@ -1,8 +1,8 @@
 r"""Observations that are means of the process over exposures, [t - delta / 2, t + delta / 2], which may overlap.
 
 The chain has an event at the start and one at the end of every exposure. Besides the states x of the process it has
-slots, as many as exposures overlap, that integrate the process: a slot is set to 0 as its exposure starts; what it has
-as the exposure ends, divided by delta, is observed. With G = [[0, h^T, 0], [0, F, q], [0, 0, 0]], where q = P h,
+slots that integrate the process, as many as exposures overlap: a slot is set to 0 when its exposure starts, and what it
+holds when the exposure ends is observed, divided by delta. With G = [[0, h^T, 0], [0, F, q], [0, 0, 0]], where q = P h,
 
     exp(G D) = [[1, v, kappa], [0, Phi, u], [0, 0, 1]]
 
@@ -30,7 +30,7 @@ class Events:
     """The starts and ends of n exposures of each of h series, in order. Takes the place of a ``Line``."""
 
     def __init__(self, t: Tensor, exposure: Tensor) -> None:
-        """Times (h, n), and how long each exposure is, (h, n)."""
+        """``t`` (h, n) are the times, and ``exposure`` (h, n) the lengths of the exposures."""
         self.n = t.shape[1]
         starts, ends = t - exposure / 2, t + exposure / 2
         if not bool((starts < ends).all()):
@@ -65,11 +65,11 @@ class Events:
         return self.ends
 
     def masked(self, diag: Tensor) -> Tensor:
-        """A diag (h, 2n), infinite at starts."""
+        """Return diag (h, 2n) with infinity at starts."""
         return torch.where(self.ends, diag, torch.inf)
 
     def chain(self, components: Sequence[Component], diag: Tensor, spread: Spread) -> Chain:
-        """The chain of all events; diag (h, n) in the caller's order."""
+        """The chain of all events; diag is (h, n) in the caller's order."""
         system = System.joined(components, spread)
         gaps = torch.nn.functional.pad(self.times.diff(dim=1), (1, 0))
         starts = torch.nn.functional.one_hot(self.slot, self.count).bool() & ~self.ends[..., None]
@@ -82,7 +82,7 @@ class Events:
         return Chain(steps, torch.where(ends, p, 0.0), torch.where(ends, q, 0.0), self.masked(self.take(diag)))
 
     def _covariances(self, system: System, length: Tensor) -> Tensor:
-        """Of the states and slots with the slot that ends, (h, 2n, s + slots)."""
+        """The covariances of the states and slots with the slot that ends, (h, 2n, s + slots)."""
         _, u, kappa = system.integrals(length)
         since = self._since(self.times, torch.arange(2 * self.n, device=length.device).expand_as(self.order))
         inner = system.integrals(since.nan_to_num(0.0))[2] + kappa[..., None]
@@ -102,7 +102,7 @@ class Events:
     def reading(
         self, components: Sequence[Component], t: Tensor, event: Tensor, mask: Tensor, spread: Spread
     ) -> Reading:
-        """Of the process itself at times t (h, m), where ``event`` (h, m) is the last one before; -1 for none.
+        """The reading of the process itself at times t (h, m); ``event`` (h, m) is the last one before, -1 for none.
 
         ``mask`` (s,) has 1 for the states that are read, and 0 for others.
         """
@@ -141,7 +141,7 @@ class System(NamedTuple):
 
     @classmethod
     def joined(cls, components: Sequence[Component], spread: Spread) -> System:
-        """The components next to one another."""
+        """Join the components, side by side."""
         p, q = joined_readings(components, spread(0.0)[:, None], None, spread)
         size, first, rows = p.shape[-1], 0, []
         for component in components:
@@ -168,8 +168,8 @@ class System(NamedTuple):
     def _units(self) -> Tensor:
         """Units (h, s + 2) of the integral, the states and the observation, powers of 2, without a graph.
 
-        The exponential loses the digits of what is small next to the largest entry of G. So those of F are made alike,
-        rows with columns, whatever the unit of time is; and those of p and q, with the unit of y, as large as these.
+        The exponential loses the digits of entries that are small next to the largest one of G. So rows and columns of
+        F are balanced, whatever the unit of time is; and p and q, with the unit of y, are made as large as F.
         """
         sizes, p, q = (part.detach().abs() for part in self)
         units = torch.ones_like(p)
@@ -197,7 +197,7 @@ class System(NamedTuple):
 
 
 def _slots(which: list[int], ends: list[bool]) -> list[int]:
-    """A slot for every event, the smallest that is free where an exposure starts."""
+    """The slot of every event; where an exposure starts, it is the smallest free one."""
     free: list[int] = []
     held: dict[int, int] = {}
     slots = []

@@ -13,7 +13,7 @@ from laplex._states import cpp
 
 
 def module_for(*tensors: Tensor) -> ModuleType | None:
-    """``cpp``, or a module with the same names, for float64 tensors on one device; None if torch must do it."""
+    """The compiled recursions for float64 tensors on one device; None if torch must do them."""
     if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0 or not all(map(plain, tensors)):
         return None
     device = tensors[0].device.type

@@ -1,6 +1,6 @@
-"""The likelihood of sorted series: of few blocks by Triton, on CUDA; and of all as a chain of states.
+"""The likelihood of sorted series: by Triton, on CUDA, for few blocks; and as a chain of states for any kernel.
 
-``walk.py`` has that of blocks in C++.
+``walk.py`` has the likelihood of blocks in C++.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Line(NamedTuple):
         return values.gather(1, back if values.dim() == 2 else back[..., None].expand(values.shape))
 
     def observed(self) -> Tensor | None:
-        """Which points there are, (h, n); None for all."""
+        """Which points exist, (h, n); None if all do."""
         if self.counts is None:
             return None
         return torch.arange(self.gaps.shape[-1], device=self.gaps.device) < self.counts[:, None]
 
     def masked(self, diag: Tensor) -> Tensor:
-        """A diag (h, n) in the order of the line, infinite where there are no points."""
+        """Return diag (h, n), which is in the order of the line, with infinity where there are no points."""
         observed = self.observed()
         return diag if observed is None else torch.where(observed, diag, torch.inf)
 
 
 class Result(NamedTuple):
-    """For each of h series."""
+    """The parts of the likelihood of each of h series."""
 
     quad: Tensor  # (h,): y^T A^-1 y
     logdet: Tensor  # (h,): log det A
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
-    """Of a kernel that is a sum of blocks; diag and y (h, n) in the caller's order."""
+    """The likelihood of a kernel that is a sum of blocks; diag and y are (h, n) in the caller's order."""
     tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
     walker = module_for(*tensors)
     if walker is None or blocks.g.shape[-1] > walker.MAX_STATES or y.shape[-1] == 0:
@@ -75,7 +75,7 @@ def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Res
 
 
 def chain_likelihood(line: Line | Events, chain: Chain, y: Tensor) -> Result:
-    """Of any chain of states; y (h, n) in the order of the line."""
+    """The likelihood of any chain of states; y is (h, n) in the order of the line."""
     factored, failed = factorise(chain)
     z, _ = factored.whiten(y[..., None])
     observed = line.observed()
@@ -93,7 +93,7 @@ def _block_chain(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
 
 
 class _Likelihood(torch.autograd.Function):
-    """The likelihood of a walker, and its pullback. Second derivatives are those of the chain."""
+    """The likelihood by a compiled module, and its pullback. Second derivatives are those of the chain."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -103,7 +103,7 @@ class _Likelihood(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *saved)
         ctx.kinds, ctx.given, ctx.walker = kinds, (order is not None, counts is not None), walker
         ctx.mark_non_differentiable(loss, failed)
-        ctx.set_materialize_grads(False)  # of loss and failed; each would be a launch on a GPU
+        ctx.set_materialize_grads(False)  # those of loss and failed would each be a launch on a GPU
         return quad, logdet, loss, failed
 
     @staticmethod
@@ -153,7 +153,7 @@ def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:
 
 
 class _Gaps(torch.autograd.Function):
-    """As above. Autograd would add into zeroed arrays; here every number is written once."""
+    """The gaps of ``gaps_between``. Autograd would add into zeroed arrays; this backward writes every number once."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, order: Tensor | None) -> Tensor:

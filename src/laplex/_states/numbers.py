@@ -20,7 +20,7 @@ class Number:
     """A value, and its derivatives in the parameters that it depends on, by the parameter's position in a list."""
 
     __slots__ = ("slopes", "value")
-    __array_ufunc__ = None  # so that NumPy's arrays leave arithmetic with Numbers to them
+    __array_ufunc__ = None  # so that NumPy's arrays leave arithmetic with Numbers to the Numbers
 
     def __init__(self, value: Real, slopes: dict[int, Real]) -> None:
         self.value, self.slopes = value, slopes
@@ -65,7 +65,7 @@ class Number:
 
 
 def _power(value: Real, power: float) -> Real:
-    """NaN, as for tensors, where Python would return a complex number."""
+    """Return value**power; NaN, as for tensors, where Python would return a complex number."""
     if isinstance(value, float):
         return math.nan if value < 0 and power % 1 else value**power
     with numpy.errstate(all="ignore"):

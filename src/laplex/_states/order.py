@@ -10,14 +10,14 @@ from laplex._eager import plain, plainly_eager
 
 
 def readable(t: Tensor) -> bool:
-    """Whether C++ may read these numbers."""
+    """Whether C++ may read this tensor: an ordinary one in float64, on the CPU."""
     return core is not None and plainly_eager() and plain(t) and t.device.type == "cpu" and t.dtype == torch.float64
 
 
 def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) -> tuple[Tensor | None, Tensor]:
-    """The order of times (h, n), None if they are in order, and the times in order, infinite beyond the counts.
+    """The order of times (h, n), None if they are in order already, and the sorted times, infinite beyond the counts.
 
-    Equal times stay in the caller's order. ``ordered``: whether they are in order, if that is known.
+    Equal times stay in the caller's order. ``ordered`` says whether they are in order, if that is known.
     """
     if readable(t):
         t = t.contiguous()
@@ -39,23 +39,23 @@ def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) ->
 
 
 def _in_order(t: Tensor) -> bool:
-    """Whether times are known to be in order. In a graph they are sorted without a look."""
+    """Whether times are known to be in order. In a graph nobody can look, so they are sorted in any case."""
     if not plainly_eager() or not plain(t):
         return False
     return t.shape[-1] < 2 or bool((t[:, 1:] >= t[:, :-1]).all())
 
 
 def _cut(t: Tensor, counts: Tensor | None) -> Tensor:
-    """Times (h, n), infinite beyond the counts."""
+    """Return times (h, n) with infinity beyond the counts."""
     if counts is None:
         return t
     return t.masked_fill(torch.arange(t.shape[-1], device=t.device) >= counts[:, None], torch.inf)
 
 
 def survey(t: Tensor, other: Tensor) -> tuple[list[float], bool | None]:
-    """The extremes of ordinary times and of another tensor, and whether the times are in order, None for unknown.
+    """The extremes of ordinary times and of another tensor, and whether the times are in order, None if unknown.
 
-    On a GPU all is read with one wait.
+    On a GPU everything is read with one wait.
     """
     if t.is_cpu:
         return [*extremes(t), *extremes(other)], None

@@ -26,7 +26,7 @@ Chain = Callable[..., Tensor]  # (t, diag, y, *parameters) -> the same log likel
 
 
 def walkable(*tensors: Tensor) -> bool:
-    """Whether C++ may read these tensors."""
+    """Whether C++ may read these tensors: ordinary ones on the CPU, outside graphs and transforms."""
     if core is None or not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
         return False
     return all([one.is_cpu and plain(one) for one in tensors])
@@ -36,7 +36,7 @@ def walkable(*tensors: Tensor) -> bool:
 
 
 class Reader:
-    """Reads the tensors of a kernel as Numbers, one of each series or one for all, and remembers them."""
+    """Reads the tensors of a kernel as Numbers, with a value for each series or one for all, and remembers them."""
 
     def __init__(self, batch: torch.Size) -> None:
         self.batch, self.tensors = batch, list[Tensor]()
@@ -63,7 +63,7 @@ class Numbers(NamedTuple):
     variance: Real  # k(0)
 
     def matrix(self) -> array[float]:
-        """(h, 2 B + s). (An ``array`` tells its address faster than NumPy's arrays do.)"""
+        """The values of all series, (h, 2 B + s). (An ``array`` gives its address faster than a NumPy array does.)"""
         values: list[Any] = [one.value if isinstance(one, Number) else one for one in self.values]
         if self.batch.numel() == 1:
             return array("d", values)
@@ -111,12 +111,12 @@ class Walk:
     def __init__(
         self, given: Numbers, times: Tensor, order: Tensor | None, counts: Tensor | None, chain: Chain
     ) -> None:
-        """``times`` (h, n) in order; order and counts as in Line; the chain takes what :meth:`density` takes."""
+        """``times`` (h, n) are in order; order and counts are as in Line; see Chain for the last argument."""
         self.numbers, self.matrix = given, given.matrix()
         self.times, self.order, self.counts, self.chain = times.contiguous(), order, counts, chain
 
     def density(self, t: Tensor, diag: Tensor, y: Tensor) -> Density:
-        """Of observations y (*batch, n) with noise; in t, diag and the parameters it is differentiable, too."""
+        """The likelihood of observations y (*batch, n) with noise, differentiable in t, diag, y and the parameters."""
         inputs = t, steady(diag), y.contiguous(), *self.numbers.parameters
         if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
             value, loss, failed = _Walk.apply(self, *inputs)
@@ -169,7 +169,7 @@ class _Walk(torch.autograd.Function):
 
 
 def steady(diag: Tensor) -> Tensor:
-    """A diag (*batch, n) whose numbers are a fixed step apart in each series, and from series to series."""
+    """Return diag (*batch, n) with numbers a fixed step apart in memory, in each series and from series to series."""
     return diag if diag.dim() <= 2 or not any(diag.stride()) else diag.contiguous()
 
 

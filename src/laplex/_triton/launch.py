@@ -60,7 +60,7 @@ class Setup(NamedTuple):
 
 
 class Survey:
-    """Notes the programs that calls would need on a device; nothing is launched. Numbers are an example for each."""
+    """Notes the programs that calls would need on a device, each with example numbers; nothing is launched."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -81,9 +81,9 @@ def power(size: int) -> int:
 
 
 def step(size: int, most: int, *parts: int) -> int:
-    """The least of ``most`` and its ``parts`` (of 4 a quarter) that is at least ``size``; ``most`` if none is.
+    """The least of ``most`` and its ``parts`` (4 is a quarter) that is at least ``size``; ``most`` if none is.
 
-    A program is compiled for each length of its vectors. So a length that follows a size has few steps.
+    A program is compiled for each length of its vectors. So a length that depends on a size has few steps.
     """
     return min((most // part for part in parts if most // part >= size), default=most)
 
@@ -145,7 +145,7 @@ def _options(variant: Variant) -> dict[str, Any]:
 
 
 def _remember(variant: Variant, binary: Any) -> Compiled | None:
-    """What Triton compiled, for the next launch; None if it cannot be launched again."""
+    """Keep what Triton compiled for the next launch, and return it; None if it cannot be launched again."""
     if not can_be_launched(binary):
         return None
     if len(compiled) >= tuning.COMPILED_KEPT:
@@ -155,7 +155,7 @@ def _remember(variant: Variant, binary: Any) -> Compiled | None:
 
 
 def compile_ahead(variant: Variant, numbers: tuple[float, ...]) -> None:
-    """Compile what a survey has found, and load it; unless a launch did before."""
+    """Compile and load what a survey has found, unless a launch has done so before."""
     if variant not in compiled:
         with torch.cuda.device(variant.device):
             arguments = *variant.dtypes, *numbers, *variant.flags
@@ -182,7 +182,7 @@ def launchable(binary: Any) -> Compiled:
     or by the launcher, in the form that versions 3.4 to 3.7 have.
 
     The launcher is Python, and takes as long as the launch. It allocates scratch memory for programs that need any, and
-    passes its own flags on; the three None after the metadata are hooks and what they would be told.
+    passes its own flags on; the three None after the metadata are hooks and their arguments.
     """
     launcher = binary.run  # first: to ask for it loads the program, and only then it has a function
     function, metadata = binary.function, binary.packed_metadata

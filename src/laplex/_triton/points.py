@@ -100,7 +100,7 @@ def load_points(x, offset, mask, CONTIGUOUS: tl.constexpr):
 def entries_at(
     entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, MIRRORED: tl.constexpr = False
 ):
-    """Of the places of a tile: is_target, target index, is_source, source index, as the caller numbers the anchors.
+    """For the places of a tile: is_target, target index, is_source, source index, as the caller numbers the anchors.
 
     ``entry`` has one int32 per point: a row's index i as i, a column's index j as -1 - j. If IN_ORDER, the indices
     follow from counting, and ``entry`` has one bit per point instead, 1 for a row: padded / 32 words of 32 bits, then
@@ -129,7 +129,7 @@ def entries_at(
 
 @triton.jit
 def entry_of(entry, place, padded, IN_ORDER: tl.constexpr):
-    """Of places inside the order, in any layout: whether each is a row, and its index among the rows or the columns."""
+    """For places inside the order, in any layout: whether each is a row, and its index among the rows or columns."""
     if IN_ORDER:
         shift = (place % WORD).to(tl.int32)
         word = tl.load(entry + place // WORD)

@@ -12,7 +12,7 @@ DOUBLE_UNITS = (8, 0), (9, 0), (10, 0)  # compute capabilities: A100, H100 and H
 
 
 def multiplies_doubles(device: torch.device) -> bool:
-    """Whether products in float64 are as fast as in float32; on the meta device, what a survey looks for."""
+    """Whether products in float64 are as fast as in float32; during a survey, on the device that it is for."""
     return _has_double_units(device if state.survey is None else state.survey.device)
 
 

@@ -1,8 +1,8 @@
-"""How a GPU program is declared, so that one compiled program is for all sizes.
+"""How a GPU program is declared, so that one compiled program serves all sizes.
 
 Triton compiles a program for each set of flags and dtypes. By default it does so again for each of the numbers that is
 1, and for each that 16 divides: a program with ten numbers has thousands of forms, most new sizes of the anchors need a
-new one, and compiling one takes up to a second. Here Triton looks at those numbers only that decide how memory is read.
+new one, and compiling one takes up to a second. Here Triton looks only at the numbers that decide how memory is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import triton
 
 PADDED = "padded"  # a size in memory, always a multiple of 32, which Triton may know: one form
-STRIDE = "_col"  # ends the name of a stride between columns: it is 1, or columns are apart
+STRIDE = "_col"  # ends the name of a stride between columns: 1 if they are adjacent
 INT32 = 2**31
 
 

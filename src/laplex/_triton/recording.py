@@ -32,7 +32,7 @@ _ALLOCATIONS = {
 
 
 class TorchCall(NamedTuple):
-    """A function of torch that was called to fill the last tensors."""
+    """A call of a function of torch that filled the last ``filled`` tensors."""
 
     function: Callable[..., Any]
     tensors: tuple[Tensor, ...]
@@ -109,7 +109,7 @@ def recorded(constants: tuple[Tensor, ...], of_anchors: dict[str, Results] | Non
 
 
 def give_up(why: str) -> None:
-    """Let the current call not be replayed."""
+    """Mark the current call as one that cannot be replayed."""
     recording = state.recorder
     if isinstance(recording, Recording):
         recording.fail(why)
@@ -137,7 +137,7 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
 
 
 def from_anchors(what: str, make: Callable[[], Results]) -> Results:
-    """What depends on the anchors alone. Replays for the same anchors share it; for others it is a part of them."""
+    """Return what depends on the anchors alone. Replays for the same anchors share it; others compute it anew."""
     recording = state.recorder
     if not isinstance(recording, Recording) or recording.of_anchors is None:
         return make()

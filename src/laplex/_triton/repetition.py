@@ -55,7 +55,7 @@ class Inner(NamedTuple):
 class Replay:
     """The steps of a recording, for other inputs of its form on its device.
 
-    The first ``own`` results are allocations of their own, and those behind them one for all, as is scratch memory.
+    The first ``own`` results are allocations of their own; the others share one, and scratch memory another.
     """
 
     def __init__(self, recording: Recording, inputs: Results, results: Results, own: int | None = None) -> None:

@@ -93,7 +93,7 @@ class Repeat:
     """A function whose inputs always have the same form: its launches are recorded once, and launched again.
 
     Args:
-        function: of tensors, to results of which the first ``own`` are allocations of their own.
+        function: takes tensors and returns results, of which the first ``own`` are allocations of their own.
         own: how many of its results anybody else may hold.
         enabled: False for a form of inputs that cannot be replayed.
     """
@@ -104,7 +104,7 @@ class Repeat:
         self.enabled = enabled
 
     def __call__(self, inputs: Results, inner: Inner = NOTHING) -> tuple[Results, Inner]:
-        """The results for inputs, followed by what another function returned as its inner results."""
+        """The results for ``inputs`` followed by ``inner``, the inner results that another function returned."""
         if not self.enabled or not self._is_usual(inputs[0]):
             return self._run(inputs, inner)
         addresses = [tensor.data_ptr() for tensor in inputs]
@@ -133,7 +133,7 @@ class Repeat:
 
     @staticmethod
     def _is_usual(first: Tensor) -> bool:
-        """Whether a call runs on the current GPU, is not captured, and no part of a recording."""
+        """Whether a call runs on the current GPU, is not captured, and is no part of a recording."""
         if not first.is_cuda or not first.is_contiguous() or state.recorder is not None:
             return False
         return first.device.index == torch._C._cuda_getDevice() and not torch.cuda.is_current_stream_capturing()
@@ -187,8 +187,8 @@ def _names(function: Callable[..., Tensor]) -> tuple[tuple[str, ...], frozenset[
 
 
 def _number(tau: float | None, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """The tensor of a number tau, if it is one. It is cached, and made before a recording starts: a recording that saw
-    it made could not be replayed."""
+    """The tensor of tau, if tau is a number. It is cached, and made before a recording starts: a recording that saw it
+    made could not be replayed."""
     if tau is None:
         return ()
     try:
@@ -199,7 +199,7 @@ def _number(tau: float | None, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]
 
 
 def _replayable_call(function: Callable[..., Tensor], arguments: dict[str, Any]) -> _Call | None:
-    """The call, unless it is not to be replayed."""
+    """Describe the call; None if it is not to be replayed."""
     plan, tau = arguments.pop("plan", None), arguments.get("tau", 1.0)  # the default of both functions
     trains, tensors = torch.is_grad_enabled(), {}
     for name, value in arguments.items():
@@ -207,7 +207,7 @@ def _replayable_call(function: Callable[..., Tensor], arguments: dict[str, Any])
             if trains and value.requires_grad:  # training replays operators
                 return None
             tensors[name] = value
-        elif value is not None and name != "tau":  # a backend, or what is not valid
+        elif value is not None and name != "tau":  # a backend, or an invalid argument
             return None
     a, b = tensors.get("a"), tensors.get("b")
     if a is None or b is None or not (a.dim() == b.dim() == 1 or ("x" in tensors and "weight" in tensors)):
@@ -243,7 +243,7 @@ def _mistakable(inputs: tuple[Tensor, ...], constants: tuple[Tensor, ...]) -> bo
 
 
 def _replayable(inputs: tuple[Tensor, ...]) -> bool:
-    """Whether a call with these inputs runs eagerly on a GPU, is not captured, and no part of a recording."""
+    """Whether a call with these inputs runs eagerly on a GPU, is not captured, and is no part of a recording."""
     if not inputs[0].is_cuda or forward_ad._current_level >= 0 or state.recorder is not None:
         return False
     if not plainly_eager() or not all(plain(tensor) and tensor.is_contiguous() for tensor in inputs):

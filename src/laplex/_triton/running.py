@@ -43,7 +43,7 @@ def carried_along(positions, v, inside, rate, EXACT: tl.constexpr):
 
 @triton.jit
 def _add_decayed(rate_1, s_1, v_1, rate_2, s_2, v_2):
-    """Combine two neighbouring (position, sum) pairs, as ``programs`` derives. The rate goes along as a constant."""
+    """Combine two neighbouring (position, sum) pairs, as ``laplex._scan`` derives. The rate is carried along."""
     return rate_2, s_2, v_1 * decay_over(tl.abs(s_1 - s_2), rate_2, False) + v_2
 
 

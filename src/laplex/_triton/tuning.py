@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.studies.crossover --gpu`` measures each next to smaller and larger values; its figures are
 in ``benchmarks/results/crossover-gpu.json``. (Those of formed matrices and phases are not in it yet.) Bounds that guard
-accuracy are not here but next to the programs that need them. Sizes of tiles are powers of two.
+accuracy, but for MULTIPLY_TERMS, stand next to the programs that need them. Sizes of tiles are powers of two.
 """
 
 from __future__ import annotations

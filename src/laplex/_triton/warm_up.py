@@ -1,4 +1,4 @@
-"""Compiling ahead: which programs products of any size need, and compiling them in parallel.
+"""Compiling ahead: finding which programs products of any size need, and compiling them in parallel.
 
 The operators themselves say what they need. They run on meta tensors, which have shapes and no memory, and ``launch``
 notes each program in place of launching it. So no list of programs can become wrong, and sizes for which the GPU has
@@ -78,7 +78,7 @@ def surveyed(device: torch.device) -> Iterator[Survey]:
 
 
 def _multiply(n: int, k: int, request: Request, backends: Iterable[str]) -> None:
-    """What ``laplex.linear`` and its backward run, for all sets of inputs that need a gradient."""
+    """Run what ``laplex.linear`` and its backward run, for all sets of inputs that need a gradient."""
     batch = (request.batch,) if request.batch else ()
     anchors = torch.promote_types(request.dtype, torch.float32)
     x = torch.empty((*batch, request.rows, k), dtype=request.dtype, device="meta")
@@ -98,7 +98,7 @@ def _multiply(n: int, k: int, request: Request, backends: Iterable[str]) -> None
 
 
 def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, request: Request) -> None:
-    """The matrix, and its pullback onto all sets of arguments: with tau as a number, or like the anchors."""
+    """Form the matrix, and pull it back onto all sets of arguments: with tau as a number, or like the anchors."""
     for dtype, weighted in itertools.product({torch.float64, a.dtype}, (False, True)) if request.all_kinds else KIND:
         tau = a.new_empty(a.shape[:-1], dtype=dtype)
         kernels = Kernels(a, b, tau, a.new_empty(a.shape[:-1]) if weighted else None, None, None, 1)
@@ -115,7 +115,7 @@ def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, request: Request) -> Non
 
 
 def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matrix) -> None:
-    """Backward for x alone, and for the anchors and tau, or some of them."""
+    """Run backward for x alone, and for the anchors and tau, or some of them."""
     table.scan(g, matrix.mT, odd=False)
     _, odd_x = table.scan(x, matrix, odd=True)
     for known, to_tau in itertools.product((none, odd_x), (False, True)):
@@ -123,7 +123,7 @@ def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matri
 
 
 def prepare(device: torch.device, calls: list[Request], points: int, progress: Callable[[int, int], None]) -> int:
-    """Compile all programs of these calls with n + k up to ``points``, and return how many that are."""
+    """Compile all programs of these calls with n + k up to ``points``, and return how many there are."""
     programs = programs_for_all_sizes(device, calls, points)
     compile_all(programs, progress)
     return len(programs)

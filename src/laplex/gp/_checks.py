@@ -19,7 +19,7 @@ from laplex.gp._range import check_noise
 
 
 def readable(x: Tensor) -> bool:
-    """Whether the values of a tensor can be read: not in a graph or under a transform."""
+    """Whether the values of a tensor can be read, which they cannot in a graph or under a transform."""
     return plainly_eager() and plain(x)
 
 
@@ -29,7 +29,7 @@ def all_finite(x: Tensor) -> bool:
 
 
 def is_kernel(where: str, kernel: Any) -> None:
-    """Raise unless it is a kernel."""
+    """Raise unless ``kernel`` is a kernel."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
             f"{where}: `kernel` must be a kernel of laplex.gp, such as laplex.gp.Matern32(scale=1.0), got "
@@ -38,7 +38,7 @@ def is_kernel(where: str, kernel: Any) -> None:
 
 
 def times(where: str, name: str, t: Any) -> Tensor:
-    """Times (*batch, n) in float64; they must be finite where values can be read."""
+    """Return the times (*batch, n) in float64; they must be finite, if their values can be read."""
     checked = shaped_times(where, name, t)
     if readable(checked):
         finite_times(where, name, all_finite(checked))
@@ -46,13 +46,13 @@ def times(where: str, name: str, t: Any) -> Tensor:
 
 
 def finite_times(where: str, name: str, finite: bool) -> None:
-    """Raise unless they are."""
+    """Raise unless the times are finite."""
     if not finite:
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
 
 
 def shaped_times(where: str, name: str, t: Any) -> Tensor:
-    """Times (*batch, n) in float64."""
+    """Return the times (*batch, n) in float64, whatever their values are."""
     if not isinstance(t, Tensor) or not t.is_floating_point():
         got = f"a tensor of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
         raise TypeError(
@@ -66,7 +66,7 @@ def shaped_times(where: str, name: str, t: Any) -> Tensor:
 
 
 def observed_times(t: Any) -> Tensor:
-    """Times (*batch, n) of observations, in float64: not a column, as other libraries take them."""
+    """Return the times (*batch, n) of observations in float64; a column, which other libraries take, is refused."""
     checked = shaped_times(WHERE, "t", t)
     if t.dim() > 1 and t.shape[-1] == 1:
         raise ValueError(
@@ -77,7 +77,7 @@ def observed_times(t: Any) -> Tensor:
 
 
 def nonempty(t: Sequence[Any]) -> Sequence[Any]:
-    """Raise unless there is a series, and every series is a vector."""
+    """Return the list of series; it must not be empty, and every tensor in it must be a vector."""
     if len(t) == 0:
         raise ValueError(f"{WHERE}: `t` must have at least one series, got an empty list")
     for i, one in enumerate(t):
@@ -87,7 +87,7 @@ def nonempty(t: Sequence[Any]) -> Sequence[Any]:
 
 
 def batch(t: Tensor, of_kernel: torch.Size) -> torch.Size:
-    """The batch of series: that of the times and that of the kernel's parameters."""
+    """The batch shape of the series: that of the times broadcast with that of the kernel's parameters."""
     if not of_kernel:
         return t.shape[:-1]
     try:
@@ -100,7 +100,7 @@ def batch(t: Tensor, of_kernel: torch.Size) -> torch.Size:
 
 
 def new_times(where: str, t: Any, observed: torch.Size, other: Tensor) -> Tensor:
-    """Times (*batch, m) of predictions, for the batch of the observed ones, where that other tensor is."""
+    """Return the times (*batch, m) of predictions; they must fit the observed batch, on the device of ``other``."""
     checked = times(where, "t", t)
     same_device(where, "t", checked, other)
     try:
@@ -120,12 +120,12 @@ class Noise(NamedTuple):
     """The noise as it was given."""
 
     given: Tensor
-    spread: Tensor  # the same with the shape of the times
-    is_deviation: bool  # or variance
+    spread: Tensor  # the same, expanded to the shape of the times
+    is_deviation: bool  # a standard deviation, not a variance
 
 
 def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Noise:
-    """The noise, whatever its values are."""
+    """Return the noise, whatever its values are."""
     if (diag is None) == (yerr is None):
         both = "neither" if diag is None else "both"
         raise ValueError(
@@ -138,9 +138,9 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Noise:
 
 
 def check_values(t: Tensor, noise: Noise) -> bool | None:
-    """Raise if times or noise have bad values, where they can be read. Whether times are in order, if that is known.
+    """Raise if times or noise have bad values that can be read; return whether times are in order, None if unknown.
 
-    Times and noise are of any shape; on a GPU both are read at once.
+    Times and noise may have any shape; on a GPU both are read at once.
     """
     if not readable(noise.given):
         if readable(t):
@@ -156,7 +156,7 @@ def check_values(t: Tensor, noise: Noise) -> bool | None:
 
 
 def check_noise_range(noise: Noise, smallest: float, largest: float) -> None:
-    """Raise if a noise is negative, infinite or too large; given are its extremes."""
+    """Raise if the noise, given by its extremes, is negative, infinite or too large."""
     name = "yerr" if noise.is_deviation else "diag"
     if not smallest >= 0:
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {smallest:g}")
@@ -166,7 +166,7 @@ def check_noise_range(noise: Noise, smallest: float, largest: float) -> None:
 
 
 def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor:
-    """A number for each time, (*batch, n)."""
+    """Expand a value to a number for each time, (*batch, n)."""
     if value.shape == (*batch, t.shape[-1]):
         return value
     try:
@@ -179,7 +179,7 @@ def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor
 
 
 def number_or_tensor(where: str, name: str, value: Any, t: Tensor) -> Tensor:
-    """A number, an array or a tensor, in float64, on the device of the times."""
+    """Return a number, an array or a tensor as a float64 tensor on the device of the times."""
     if isinstance(value, Tensor):
         dense_real(where, name, value)
         same_device(where, name, value, t)
@@ -224,7 +224,7 @@ def finite_observations(where: str, residual: Tensor, mean: Callable[[], Tensor 
 
 
 def is_mean(where: str, mean: Any, *, many: bool) -> None:
-    """Raise unless it is a number, a tensor or a function; of many series it may be a list."""
+    """Raise unless the mean is a number, a tensor or a function; for many series it may be a list."""
     real = isinstance(mean, Tensor) and not mean.is_complex()
     if not (is_number(mean) or real or callable(mean) or (many and isinstance(mean, list | tuple))):
         got = f"a tensor of {mean.dtype}" if isinstance(mean, Tensor) else type(mean).__name__
@@ -234,7 +234,7 @@ def is_mean(where: str, mean: Any, *, many: bool) -> None:
 
 
 def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
-    """Observations that have a value for each time."""
+    """Return the observations; they must have a value for each time."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
         raise TypeError(
@@ -258,7 +258,7 @@ def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Te
 
 
 def columns(where: str, y: Any, shape: tuple[int, ...]) -> Tensor:
-    """y (*batch, n) or (*batch, n, m), as (*batch, n, m)."""
+    """Return y (*batch, n) or (*batch, n, m) as columns (*batch, n, m)."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {type(y).__name__}")
     dense_real(where, "y", y)
@@ -273,7 +273,7 @@ def columns(where: str, y: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
-    """Bands (*batch, n), integers."""
+    """Return the bands of the times, integers (*batch, n); None for none."""
     if band is None:
         return None
     if not isinstance(band, Tensor) or band.is_floating_point() or band.is_complex():
@@ -291,7 +291,7 @@ def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
 def exposures(
     exposure: Any, t: Tensor, batch: torch.Size, counts: list[int] | None, band: Tensor | None
 ) -> Tensor | None:
-    """Lengths of exposures, with the shape of the times; None for none."""
+    """Return the lengths of exposures, with the shape of the times; None for none."""
     if exposure is None:
         return None
     if counts is not None or band is not None:
@@ -311,7 +311,7 @@ def not_exposed(where: str, exposure: Tensor | None) -> None:
 
 
 def fixed_mean(where: str, mean: Tensor, t: Tensor, dims: int, *, observed: bool) -> Tensor:
-    """A mean that is a tensor, at times for which it can be known."""
+    """Return a mean that is a tensor; one that varies over time is known at the observed times only."""
     if mean.numel() != 1 and mean.dim() > 0 and mean.shape[-1] != 1 and not observed:
         raise ValueError(
             f"{where}: `mean` must be a number or a function to be known at other times than those observed, got a "
@@ -321,7 +321,7 @@ def fixed_mean(where: str, mean: Tensor, t: Tensor, dims: int, *, observed: bool
 
 
 def computed_mean(where: str, mean: Any, t: Tensor, dims: int) -> Tensor:
-    """A mean that broadcasts to the times, in at most so many dimensions."""
+    """Return the mean; it must broadcast to the times and have at most ``dims`` dimensions."""
     if not isinstance(mean, Tensor):
         raise TypeError(f"{where}: `mean` must return a tensor of the shape of the times, got {type(mean).__name__}")
     dense_real(where, "mean", mean)
@@ -338,7 +338,7 @@ def computed_mean(where: str, mean: Any, t: Tensor, dims: int) -> Tensor:
 
 
 def draws(where: str, size: Any) -> int:
-    """The number of draws; None is one."""
+    """Return the number of draws; None means one."""
     if size is None:
         return 1
     if not is_integer(size) or size < 1:
@@ -359,7 +359,7 @@ def last_size(values: Any) -> int:
 
 
 def as_many(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
-    """A list with a tensor for each series."""
+    """Return the list; it must have a tensor for each series."""
     if not isinstance(values, list | tuple) or len(values) != len(counts):
         got = len(values) if isinstance(values, list | tuple) else type(values).__name__
         raise ValueError(f"{WHERE}: `{name}` must be a list of {len(counts)} tensors, one for each series, got {got}")
@@ -370,7 +370,7 @@ def as_many(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
 
 
 def as_long(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
-    """A list with a tensor for each series, as long as the times of it."""
+    """Return the list; it must have a tensor for each series, as long as the times of that series."""
     checked = as_many(name, values, counts)
     for i, (one, count) in enumerate(zip(checked, counts, strict=True)):
         if one.shape != (count,):
@@ -379,7 +379,7 @@ def as_long(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
 
 
 def term_mask(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] | None:
-    """Which components of a kernel belong to one of its terms, or to a sum of some; None for all."""
+    """Which components of a kernel belong to ``term``, one of its terms or a sum of some; None for all."""
     if term is None or term is kernel:
         return None
     is_kernel(where, term)

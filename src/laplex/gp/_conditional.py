@@ -32,17 +32,17 @@ from laplex.gp._series import Series, padded, unpadded
 if TYPE_CHECKING:
     from laplex.gp._process import GaussianProcess
 
-# Where values without noise are drawn, so much is added to the diagonal, times k(0): times that are closer together
-# than rounding errors allow would have no factor. It is the smallest with which there is one.
+# To draw values without noise, one of these, times k(0), is added to the diagonal: without it, rounding errors leave no
+# factor where times are very close together. The smallest one that gives a factor is used.
 JITTERS = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 
 
 class Conditional:
     """A Gaussian process, without noise, given observations; :meth:`GaussianProcess.condition` makes it.
 
-    Times are (*batch, m), in any order, or a list if those of the process are; None stands for the times observed.
-    ``kernel`` is a term of the process's kernel, if that is a sum: then the part of the process with this kernel is
-    meant. ``band`` (*batch, m) are the bands of the times.
+    Times are (*batch, m), in any order, or a list if those of the process are; None stands for the observed times.
+    If the process's kernel is a sum, ``kernel`` may be a term of it: results are then for the part of the process with
+    that kernel. ``band`` (*batch, m) holds the bands of the times.
     """
 
     __module__ = "laplex.gp"
@@ -51,7 +51,7 @@ class Conditional:
         self, process: GaussianProcess, factored: Factored, line: Line | Events, y: Tensor, dtype: torch.dtype
     ) -> None:
         """``y`` (h, n, m): observations minus the mean, in the order of the line."""
-        # Everything as it is now: the caller may write to it later.
+        # Everything is copied as it is now, because the caller may write to it later.
         chain = factored.chain._replace(diag=factored.chain.diag.clone())
         self.process, self._factored, self._line = _snapshot(process), factored._replace(chain=chain), line
         self._y, self._dtype = y.clone(), dtype
@@ -69,7 +69,7 @@ class Conditional:
         return f"Conditional({self.process})"
 
     def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
-        """(*batch, m)."""
+        """The mean of the process at times t, (*batch, m)."""
         with_mean = flag("laplex.gp.Conditional.mean", "include_mean", include_mean)
         points = self._points("mean", t, kernel, band)
         values = points.series.shaped(self._means(points)[..., 0])
@@ -78,7 +78,7 @@ class Conditional:
         return points.given_back(values.to(self._dtype))
 
     def variance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Any:
-        """(*batch, m); not negative."""
+        """The variance of the process at times t, (*batch, m); never negative."""
         points = self._points("variance", t, kernel, band)
         c, _, later = self._neighbours(points)
         inner = _within(later, self._information, points.after)
@@ -88,7 +88,7 @@ class Conditional:
         return points.given_back(points.series.shaped(variance).to(self._dtype))
 
     def covariance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Tensor:
-        """(*batch, m, m), in O((n + m) m)."""
+        """The covariance of the process at times t, (*batch, m, m), in O((n + m) m)."""
         checks.not_ragged("laplex.gp.Conditional.covariance", self.process.counts)
         checks.not_exposed("laplex.gp.Conditional.covariance", self.process.exposure)
         points = self._points("covariance", t, kernel, band)
@@ -111,9 +111,9 @@ class Conditional:
         band: Any = None,
         generator: torch.Generator | None = None,
     ) -> Any:
-        """Draws, (*batch, m) or (size, *batch, m), in O(n + m) each, by Matheron's rule.
+        """Draw from the process at times t, (*batch, m) or (size, *batch, m), in O(n + m) each, by Matheron's rule.
 
-        A draw of the process before it was observed is corrected by what the observations differ from it.
+        A draw from the prior is corrected by how far the observations differ from it.
         """
         where = "laplex.gp.Conditional.sample"
         draws, with_mean = checks.draws(where, size), flag(where, "include_mean", include_mean)
@@ -167,7 +167,7 @@ class Conditional:
         return self._held_gathered
 
     def _means(self, points: Points) -> Tensor:
-        """Without the prior mean, (h, m, columns)."""
+        """The means at the points, without the prior mean, (h, m, columns)."""
         c, earlier, later = self._neighbours(points)
         f = product(earlier, _picked(self._means_after, points.before))
         r = product(later.mT, _picked(self._gathered, points.after))
@@ -205,19 +205,19 @@ class Conditional:
 
 
 def _snapshot(process: GaussianProcess) -> GaussianProcess:
-    """The process with its times and mean of now. A mean that is a function is called when it is needed."""
+    """Copy the process with its present times and mean. A mean that is a function is called when it is needed."""
     copied, mean = copy.copy(process), process.mean
     copied.t, copied.mean = process.t.clone(), mean.clone() if isinstance(mean, Tensor) else mean
     return copied
 
 
 class Points(NamedTuple):
-    """Times at which a process is asked for."""
+    """Times at which results are wanted."""
 
     given: Conditional
     series: Series
     t: Tensor  # (*batch, m), as the caller gave them
-    reading: Reading  # what is asked for there
+    reading: Reading  # what is read of the states there
     before: Tensor  # (h, m): the last observed point at or before the time, in order; -1 for none
     after: Tensor  # (h, m): the first one after it; -1 for none
     counts: list[int] | None
@@ -234,7 +234,7 @@ class Points(NamedTuple):
         counts: list[int] | None,
         observed: bool,
     ) -> Points:
-        """The points of times (*batch, m); ``mask`` chooses components of the kernel."""
+        """Locate times (*batch, m) among the observed points; ``mask`` chooses components of the kernel."""
         components, line, sizes = given._components, given._line, given.process.series.counts
         after = torch.searchsorted(given._known.contiguous(), series.t.detach().contiguous(), right=True)
         last = given._known.shape[-1] if sizes is None else sizes[:, None]
@@ -251,7 +251,7 @@ class Points(NamedTuple):
         return cls(given, series, t, reading, after - 1, following, counts, observed)
 
     def transitions(self) -> tuple[Tensor, Tensor]:
-        """From the point before and to the point after, (h, m, s, s); 0 where there is none."""
+        """The transitions from the point before and to the point after, (h, m, s, s); 0 where there is none."""
         line, ordered, steps = self.given._line, self.given._times, []
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
@@ -269,7 +269,7 @@ class Points(NamedTuple):
         return joined_steps(components, gaps, spread)
 
     def given_back(self, values: Tensor) -> Any:
-        """Values (..., m) as the caller's times are: one tensor, or one for each series."""
+        """Return values (..., m) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
 
 
@@ -281,7 +281,7 @@ class Joint(NamedTuple):
 
     @classmethod
     def of_both(cls, given: Conditional, points: Points) -> Joint:
-        """The chain of both."""
+        """Join the observed points and the new ones."""
         components, process, series = given._components, given.process, given.process.series
         t = torch.cat([given._t, points.series.t], 1)
         order = torch.argsort(t.detach(), dim=-1, stable=True)
@@ -300,11 +300,11 @@ class Joint(NamedTuple):
         return torch.arange(len(self.order), device=self.order.device)[:, None], self.order
 
     def back(self, values: Tensor) -> Tensor:
-        """Values (h, n + m, columns) of points in order, as the caller has them."""
+        """Put values (h, n + m, columns) of points in order back into the caller's order."""
         return values.gather(1, torch.argsort(self.order, -1)[..., None].expand(values.shape))
 
     def draw(self, draws: int, generator: torch.Generator | None) -> Tensor:
-        """Draws of the process, (h, n + m, draws), in the order of time."""
+        """Draw from the process, (h, n + m, draws), in the order of time."""
         variance = (self.chain.p * self.chain.q).sum(-1)
         largest = variance.detach().max(-1, keepdim=True).values.expand_as(variance)
         for jitter in JITTERS if checks.readable(variance) else JITTERS[-1:]:
@@ -322,11 +322,11 @@ class Joint(NamedTuple):
 
 
 def _picked(values: Tensor, index: Tensor) -> Tensor:
-    """values (h, n, ...) at points index (h, m); any where it is -1."""
+    """values (h, n, ...) at the points ``index`` (h, m); any value where the index is -1."""
     rows = torch.arange(len(index), device=index.device)[:, None]
     return values[rows, index.clamp(min=0)]
 
 
 def _within(step: Tensor, matrices: Tensor, index: Tensor) -> Tensor:
-    """Phi^T N Phi of the points index."""
+    """Phi^T N Phi, with the N of the points ``index``."""
     return product(step.mT, product(_picked(matrices, index), step))

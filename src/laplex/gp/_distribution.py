@@ -23,11 +23,11 @@ class ProcessDistribution(Distribution):
     """The observations of a Gaussian process, noise included, as a ``torch.distributions.Distribution``.
 
     ``event_shape`` is (n,), the times of the process, and ``batch_shape`` its series. ``log_prob`` and ``rsample`` take
-    O(n), and are differentiable in the process's parameters. All is in float64, but ``log_prob`` has the dtype of its
-    argument.
+    O(n), and are differentiable in the process's parameters. Everything is in float64, except that ``log_prob`` has the
+    dtype of its argument.
 
     Args:
-        process: its times must be in one tensor, not in a list.
+        process: a process whose times are in one tensor, not in a list.
 
     Example:
         >>> process = laplex.gp.GaussianProcess(laplex.gp.Matern32(scale=2.0), torch.linspace(0, 9, 50), yerr=0.1)
@@ -62,19 +62,19 @@ class ProcessDistribution(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of the process, (*batch, n)."""
+        """The mean of the process, (*batch, n)."""
         return self._mean().expand(self._extended_shape())
 
     @property
     def variance(self) -> Tensor:
-        """Of the observations, before anything was observed: k(t, t) + diag."""
+        """The prior variance of the observations, k(t, t) + diag."""
         process, line = self.process, self.process._line()
         chain = process._chain(process.kernel.components(), line)
         prior = line.put((chain.p * chain.q).sum(-1))
         return (process.series.shaped(prior) + process.diag).expand(self._extended_shape())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density of values (*sample, *batch, n): (*sample, *batch). They share one factor."""
+        """The log density (*sample, *batch) of values (*sample, *batch, n), which share one factorisation."""
         if not isinstance(value, Tensor) or not value.is_floating_point():
             got = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"{WHERE}.log_prob: `value` must be a floating-point tensor, got {got}")
@@ -92,19 +92,19 @@ class ProcessDistribution(Distribution):
             return self.process.log_likelihood(values.reshape(self._inner_shape())).reshape(shape)
         factored, line = self.process._factored(f"{WHERE}.log_prob")
         residual = (values.double() - self._mean()).reshape(outer.numel(), -1, *self.event_shape)
-        z, _ = factored.whiten(line.take(residual.permute(1, 2, 0)))  # the factor is that of all values
+        z, _ = factored.whiten(line.take(residual.permute(1, 2, 0)))  # one factor for all values
         quad = (z.square() * factored.over_d[..., None]).sum(-2).mT  # (values, series)
         return (-0.5 * (quad + self._volume(factored))).reshape(shape).to(value.dtype)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws that are differentiable in the process's parameters."""
+        """Draw values that are differentiable in the process's parameters."""
         shape = self._extended_shape(torch.Size(sample_shape))
         draws = shape[: len(shape) - len(self._inner_shape())].numel()
         drawn: Tensor = self.process.sample(draws) if draws else self._mean().new_empty(0)
         return drawn.reshape(shape)
 
     def entropy(self) -> Tensor:
-        """Of each series, (*batch)."""
+        """The entropy of each series, (*batch)."""
         factored, _ = self.process._factored(f"{WHERE}.entropy")
         value = self.process.series.shaped(0.5 * (self._volume(factored) + self.event_shape.numel()))
         return value.expand(self.batch_shape)
@@ -123,7 +123,7 @@ class ProcessDistribution(Distribution):
 
 
 def _spread(process: GaussianProcess, batch: torch.Size) -> GaussianProcess:
-    """The process for a larger batch."""
+    """Expand the process to a larger batch."""
     t = process.t.expand(*batch, process.t.shape[-1])
     diag, mean, band, exposure = process.diag, process.mean, process.band, process.exposure
     return type(process)(process.kernel, t, diag=diag, mean=mean, band=band, exposure=exposure)

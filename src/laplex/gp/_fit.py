@@ -1,4 +1,4 @@
-"""Kernels whose numbers are trained, kept positive by their logarithms, and the largest likelihood."""
+"""Kernels with trainable numbers, kept positive by training their logarithms, and fits by maximum likelihood."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from laplex.gp._series import Series
 
 WHERE = "laplex.gp.fit"
 SPREAD = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
-REFUSED = 1e10  # the loss where K + diag is not positive definite: a search for a smaller one turns back
+REFUSED = 1e10  # the loss where K + diag is not positive definite: it makes a search turn back
 
 
 def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
-    """A copy of a kernel in which every number has become a parameter that can be trained.
+    """Copy a kernel, turning every number into a parameter that can be trained.
 
-    Positive numbers stay positive, because their logarithms are trained. Tensors stay as they are, the same objects:
-    a parameter that is to keep its value is given as a tensor.
+    Positive numbers stay positive, because their logarithms are trained. Tensors stay the same objects, so a parameter
+    that should keep its value can be given as a tensor.
 
     Args:
-        kernel: of :mod:`laplex.gp`.
+        kernel: a kernel of :mod:`laplex.gp`.
         batch_shape: the shape of the parameters, one number for each series; by default one for all of them.
 
     Example:
@@ -61,7 +61,7 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
 
 
 def fixed(kernel: Kernel) -> Kernel:
-    """A copy of a kernel without parameters to train: they become numbers, or tensors where they have several."""
+    """Copy a kernel, turning its trainable parameters into numbers, or into tensors where they hold several."""
     checks.is_kernel("laplex.gp.fixed", kernel)
     copied = copy.deepcopy(kernel, {id(one): one.detach().clone() for one in _tensors(kernel)})
     for part in _parts(copied):
@@ -77,10 +77,10 @@ def fixed(kernel: Kernel) -> Kernel:
 
 
 class Fitted(NamedTuple):
-    """What :func:`laplex.gp.fit` found."""
+    """The result of :func:`laplex.gp.fit`."""
 
-    process: GaussianProcess  # with the parameters that were found, which are numbers, or tensors without gradients
-    noise: float  # the standard deviation of the noise that was fitted, which is part of the process; 0 if none was
+    process: GaussianProcess  # with the fitted parameters, which are numbers, or tensors without gradients
+    noise: float  # the standard deviation of the fitted noise, which the process includes; 0 if none was fitted
     log_likelihood: Tensor  # of each series, (*batch)
 
 
@@ -95,16 +95,16 @@ def fit(
 ) -> Fitted:
     """Find the parameters with the largest likelihood, by L-BFGS with exact gradients, in O(n) a step.
 
-    All numbers of the kernel are fitted, as :func:`laplex.gp.trainable` describes it, and what the kernel already has
-    to train; and the mean, if it is an nn.Parameter or a module with parameters. The process given does not change.
+    The fit covers all numbers of the kernel, as :func:`laplex.gp.trainable` describes, the parameters that it already
+    has, and the mean, if that is an nn.Parameter or a module with parameters. The given process does not change.
 
     Args:
-        process: with the kernel and the noise to begin with. Of several series the sum of the likelihoods counts.
+        process: holds the initial kernel and noise. For several series the sum of the log likelihoods counts.
         y (*batch, n): the observations.
-        noise: the standard deviation to begin with of white noise that is added to the process's and fitted, too.
-        restarts: how often to begin again, from random parameters around those given; the best result counts.
-        max_iter: at most so many steps each.
-        generator: of restarts.
+        noise: the initial standard deviation of white noise that is added to the process's noise and fitted, too.
+        restarts: how often to search again from random parameters around the initial ones; the best result counts.
+        max_iter: the largest number of steps of each search.
+        generator: the random generator of the restarts.
 
     Example:
         >>> t = 10 * torch.rand(200)
@@ -154,7 +154,7 @@ class _Search:
         self.begin = self.values()
         residual = self.process._residual(WHERE, y)[0]
         checks.finite_observations(WHERE, residual.detach(), lambda: self.process._mean_at(WHERE))
-        # Raises what the search would take for a refusal.
+        # These raise errors that the search would take for a refusal.
         check_observations(WHERE, residual.detach())
         self.process._check_variance(self.process._density(residual).variance)
 
@@ -178,7 +178,7 @@ class _Search:
             one.detach().copy_(value)
 
     def scattered(self, values: Sequence[Tensor], generator: torch.Generator | None) -> list[Tensor]:
-        """Logarithms at random around the given ones; the rest as it is."""
+        """Draw logarithms at random around the given ones, and leave the rest as it is."""
         logs = self.logarithms()
         device = None if generator is None else generator.device
         drawn = (torch.randn(one.shape, dtype=torch.float64, device=device, generator=generator) for one in values)
@@ -188,7 +188,7 @@ class _Search:
         ]
 
     def loss(self, gradients: bool = False) -> float:
-        """Minus twice the log likelihood of an observation; REFUSED if there is none."""
+        """Minus twice the log likelihood per observation; REFUSED if there is none."""
         parameters = self.parameters()
         with torch.set_grad_enabled(gradients):
             process = self.process
@@ -216,8 +216,8 @@ class _Search:
         return REFUSED
 
     def run(self, max_iter: int) -> float:
-        """Search from where the parameters are. The loss where it ends; a search that gets lost, as L-BFGS does with
-        gradients that overflow, ends at the best parameters on its way."""
+        """Search from the present parameters, and return the final loss. A search that gets lost, as L-BFGS does when
+        gradients overflow, ends at the best parameters on its way."""
         least, best = math.inf, self.values()
 
         def step() -> float:
@@ -254,7 +254,7 @@ def _changed(process: GaussianProcess, **parts: Any) -> GaussianProcess:
 
 
 def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
-    """The process, or a copy of one that was made in inference mode."""
+    """Return the process, or a copy if it was made in inference mode."""
     t, mean, series = _savable(process.t), _savable(process.mean), process.series
     if t is process.t and mean is process.mean:
         return process
@@ -264,7 +264,7 @@ def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
 
 
 def _savable(value: Any) -> Any:
-    """A value, whose tensors autograd may save: those made in inference mode are copied."""
+    """Return a value whose tensors autograd may save: those made in inference mode are copied."""
     if isinstance(value, list | tuple):
         return [_savable(one) for one in value]
     return value.clone() if isinstance(value, Tensor) and value.is_inference() else value

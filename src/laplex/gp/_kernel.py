@@ -20,7 +20,7 @@ from laplex._states.numbers import Number
 
 
 class _Reading(threading.local):
-    """What this thread's kernels make of their tensors, None for tensors in float64; and of what ``largest`` finds."""
+    """How this thread's kernels read tensors (None: in float64), and what they make of what ``largest`` finds."""
 
     read: Callable[[Tensor], Any] | None = None
     size: Callable[[float], float] | None = None
@@ -38,9 +38,9 @@ class Kernel(nn.Module, ABC):
     """
 
     __module__ = "laplex.gp"
-    __array_ufunc__ = None  # so that a number of NumPy times a kernel is a kernel
-    names: tuple[str, ...] = ()  # of the parameters
-    signed: tuple[str, ...] = ()  # of those that need not be positive
+    __array_ufunc__ = None  # so that a NumPy number times a kernel is a kernel
+    names: tuple[str, ...] = ()  # all parameters
+    signed: tuple[str, ...] = ()  # those that need not be positive
 
     def __init__(self, **values: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Kernel(nn.Module, ABC):
     def components_by(
         self, read: Callable[[Tensor], Any], size: Callable[[float], float] | None = None
     ) -> list[Component]:
-        """The same, with ``read(tensor)`` in place of every tensor, in the order in which they are read, and with
+        """The components, with ``read(tensor)`` in place of every tensor, in the order in which they are read, and
         ``size(number)`` in place of every number that ``largest`` finds, by which a kernel chooses its components."""
         before = _reading.read, _reading.size
         _reading.read, _reading.size = read, size
@@ -109,7 +109,7 @@ class Kernel(nn.Module, ABC):
     __rmul__ = __mul__
 
     def __getattr__(self, name: str) -> Any:
-        """A tensor, or a parameter whose logarithm is trained, as :func:`laplex.gp.trainable` has it."""
+        """Find a tensor, or a parameter whose logarithm is trained (see :func:`laplex.gp.trainable`)."""
         buffers, modules = self.__dict__.get("_buffers"), self.__dict__.get("_modules")
         if buffers and name in buffers:
             return buffers[name]
@@ -118,7 +118,7 @@ class Kernel(nn.Module, ABC):
         return super().__getattr__(name)
 
     def _hold(self, name: str, value: Any) -> None:
-        """Keep a parameter: tensors move with the module, and are in its state."""
+        """Keep a parameter. Tensors move with the module and are part of its state."""
         if type(value) is not Tensor and isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Tensor):
@@ -170,7 +170,7 @@ class Kernel(nn.Module, ABC):
         return value.double() if _reading.read is None else _reading.read(value)
 
     def _over(self, distance: Tensor, *names: str) -> list[Value]:
-        """Parameters that broadcast to distances (*batch, n, m), in their precision if that is higher."""
+        """Parameters shaped to broadcast to distances (*batch, n, m), and at least as precise."""
         values: list[Value] = []
         for value in (getattr(self, name) for name in names):
             if isinstance(value, Tensor):
@@ -243,14 +243,14 @@ class Scale(Kernel):
 
 
 def largest(value: Any) -> float:
-    """The largest of a parameter's values; infinite where they cannot be read without a wait."""
+    """The largest of a parameter's values; infinite where they cannot be read at once."""
     known = [float(numpy.max(value.value))] if isinstance(value, Number) else _extremes(value)
     number = max(known, default=math.inf)
     return number if _reading.size is None else _reading.size(number)
 
 
 def _extremes(value: Any) -> list[float]:
-    """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
+    """The smallest and the largest value, NaN if there is one; none where they cannot be read at once."""
     if not isinstance(value, Tensor):
         return [as_float(value)]
     if not value.is_cpu or not plainly_eager() or not plain(value) or not value.numel():

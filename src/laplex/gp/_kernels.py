@@ -83,13 +83,13 @@ class SHO(Kernel):
         sigma^2 exp(-a D) (cos(sqrt(b) D) + a sin(sqrt(b) D) / sqrt(b))
 
     For quality = 1/2 (critical damping) b is 0 and sin(sqrt(b) D) / sqrt(b) is D; below, cos and sin become cosh and
-    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2. Far below it
-    is a sum of two exponentials. (Under torch.compile and torch.func, where the quality cannot be looked at, and in
-    batches with larger ones, that sum is not used, and digits are lost below about 1e-3.)
+    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2. Far below 1/2
+    the kernel is computed as a sum of two exponentials. (Under torch.compile and torch.func, where the quality cannot
+    be read, and in batches with larger ones, that sum is not used, and digits are lost below about 1e-3.)
 
     Args:
-        period: of the undamped oscillator, positive.
-        quality: positive; oscillations are seen from 1/2 on.
+        period: the period of the undamped oscillator, positive.
+        quality: positive; oscillations show from 1/2 on.
         sigma: the standard deviation, positive.
         omega: the angular frequency w, in place of the period.
     """
@@ -141,16 +141,16 @@ def _two_exponentials(omega: Any, quality: Any, variance: Any) -> list[Block]:
 
 
 def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Tensor:
-    """The kernel of a damped oscillator, by its definition; complex numbers serve all quality factors."""
+    """The kernel of a damped oscillator, by its definition; complex numbers cover all quality factors."""
     far = distance.double()
     rate, frequency = (
         torch.as_tensor(one, dtype=torch.float64, device=far.device) for one in (omega / (2 * quality), omega)
     )
     square = (frequency - rate) * (frequency + rate)
-    x = square * far * far  # of cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x); near 0 they are series
+    x = square * far * far  # near 0, cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x) are computed as series
     near = x.abs() < 1e-4
     w = torch.where(near, 1.0, square).to(torch.complex128).sqrt()
-    root = rate - 1j * w  # times the other one it is the square of the frequency; far below 1/2 that one would cancel
+    root = rate - 1j * w  # the other root is frequency^2 / root: as rate + 1j * w it would cancel far below 1/2
     fast, slow = (-root * far).exp(), (-(frequency * frequency) / root * far).exp()
     cosine, sine = ((fast + slow) / 2).real, ((fast - slow) / (2j * w)).real
     decay = torch.exp(-rate * far)
@@ -188,7 +188,7 @@ class Celerite(Kernel):
 
     Args:
         a: the variance, positive.
-        b: any sign.
+        b: of any sign.
         c: the rate, positive.
         d: the angular frequency, positive.
     """
@@ -217,9 +217,9 @@ class Rotation(Kernel):
     ``fraction``, and add up to sigma^2 (RotationTerm of celerite2).
 
     Args:
-        period: of the rotation, positive.
-        quality: of the second oscillator, minus 1/2; positive.
-        difference: of the two quality factors; positive.
+        period: the period of the rotation, positive.
+        quality: the quality factor of the second oscillator minus 1/2; positive.
+        difference: the first quality factor minus the second; positive.
         fraction: the variance of the second over that of the first; positive.
         sigma: the standard deviation, positive.
     """
@@ -273,7 +273,7 @@ class Linear(Kernel):
 
     Args:
         sigma: the standard deviation of the slope, positive.
-        center: a time; near the data, because times are subtracted from it.
+        center: a time; it should be near the data, because it is subtracted from the times.
     """
 
     names = ("sigma", "center")

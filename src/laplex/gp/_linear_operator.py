@@ -1,4 +1,4 @@
-"""Chains of states as operators of linear_operator, the algebra of GPyTorch; ``laplex.gp.gpytorch`` shows them."""
+"""Chains of states as operators of linear_operator, the algebra of GPyTorch; ``laplex.gp.gpytorch`` exports them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
 
         A_ij = p_i^T T_i ... T_{j+1} q_j  for i > j,    A_ii = p_i^T q_i + diag_i
 
-    with points in the order of time. A sum with a diagonal matrix, or with an operator over the same times, and a
-    multiple are operators of this kind again. :class:`laplex.gp.gpytorch.LaplexKernel` makes them.
+    with points in the order of time. Multiples, sums with a diagonal matrix and sums with an operator over the same
+    times are operators of this kind again. :class:`laplex.gp.gpytorch.LaplexKernel` makes them.
 
     Args:
         steps (*batch, n, s, s), p (*batch, n, s), q (*batch, n, s), diag (*batch, n): in float64.
         order (*batch, n): the row of every point.
-        precision: the dtype that the operator shows.
+        precision: the dtype that the operator reports.
     """
 
     __module__ = "laplex.gp.gpytorch"
@@ -77,7 +77,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         return StateLinearOperator(*args, precision=self.dtype)
 
     def type(self, dtype: torch.dtype) -> StateLinearOperator:
-        """The operator with another dtype, in which results are given."""
+        """The operator with another dtype, in which it returns results."""
         return StateLinearOperator(*self._args, precision=dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> StateLinearOperator:
@@ -95,7 +95,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         return super().__add__(other)
 
     def _joined(self, other: StateLinearOperator) -> StateLinearOperator:
-        """The states of both, next to one another."""
+        """The sum of both operators: the states of both, side by side."""
         (steps, p, q, diag, order), (steps2, p2, q2, diag2, _) = self._args, other._args
         one, two = p.shape[-1], p2.shape[-1]
         upper = torch.nn.functional.pad(steps, (0, two))
@@ -166,7 +166,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     # --- Between (*batch, n, m) in rows and (h, n, m) in the order of time -------------------------------------------
 
     def _with(self, rhs: Tensor) -> tuple[StateLinearOperator, Tensor]:
-        """The operator and a vector (n,) or columns (*batch, n, m), both with the batch of both: (*batch, n, m)."""
+        """The operator, and a vector (n,) or columns (*batch, n, m) as (*batch, n, m), in their common batch."""
         columns = rhs[:, None] if rhs.dim() == 1 else rhs
         if columns.shape[-2] != self.shape[-1]:
             raise RuntimeError(f"{WHERE}: of size {tuple(self.shape)}, cannot be multiplied by size {tuple(rhs.shape)}")
@@ -206,12 +206,12 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
 
 
 class CrossLinearOperator(LinearOperator):  # type: ignore[misc]
-    """The covariances of some rows of a symmetric matrix with the other ones: its part [..., :n, n:], or [..., n:, :n].
+    """The covariances of some rows of a symmetric matrix with the others: its block [..., :n, n:] or [..., n:, :n].
 
     Args:
         operator: the symmetric matrix.
-        n: where the rows are parted.
-        first: whether the rows are the first ones.
+        n: where the rows are split.
+        first: whether the rows are the first n.
     """
 
     def __init__(self, operator: StateLinearOperator, n: int, first: bool = True) -> None:

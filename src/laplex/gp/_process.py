@@ -36,7 +36,7 @@ Mean = float | Tensor | Callable[[Tensor], Tensor]
 class Prediction(NamedTuple):
     """Mean and variance, or covariance, of a process at some times."""
 
-    mean: Any  # (*batch, m), or a list of tensors if the times are
+    mean: Any  # (*batch, m), or a list of tensors if the times are a list
     variance: Any  # (*batch, m), or (*batch, m, m) for a covariance
 
 
@@ -45,22 +45,22 @@ class GaussianProcess:
 
         y ~ N(mean(t), K + diag),    K[i, j] = kernel(t_i, t_j)
 
-    After a sort of the times everything takes O(n). It is computed in float64, and results have the dtype of y. All
+    Once the times are sorted, everything takes O(n). Computations are in float64, and results have the dtype of y. All
     results are differentiable, to any order, in y, the times, the noise, the mean and the kernel's parameters.
 
     Args:
-        kernel: of :mod:`laplex.gp`, or a sum or product of such.
-        t (*batch, n): times, in any order; some may be equal. They may move later if they are in float64; else they
-            are copied. (Torch does not count writes through NumPy or ``.data``: results would mix old and new.)
-            Leading dimensions are independent series of n times. A list of tensors (n_i,) are series of different
-            sizes; y and results are such lists, too.
+        kernel: a kernel of :mod:`laplex.gp`, or a sum or product of them.
+        t (*batch, n): times, in any order; some may be equal. If they are in float64 you may change them in place
+            later; else they are copied. (Torch does not count writes through NumPy or ``.data``: results would mix old
+            and new.) Leading dimensions are independent series of n times. A list of tensors (n_i,) holds series of
+            different sizes; y and results are such lists, too.
         diag: the variance of the noise, a number or a tensor that broadcasts to t (or a list of tensors).
         yerr: its standard deviation instead; not both.
         mean: the mean of the process: a number, a tensor that broadcasts to t, or a function of times, such as a
-            module. At other times than those observed it must be known, too: there a tensor of n numbers will not do.
-        band (*batch, n): integers, for kernels with :class:`laplex.gp.Bands`: the band of every time.
-        exposure: if given, y is the mean of the process over [t - exposure / 2, t + exposure / 2]: a positive number,
-            or a tensor that broadcasts to t. Exposures may overlap. Predictions are of the process itself.
+            module. Predictions at other times need the mean there, too, for which a tensor of n numbers will not do.
+        band (*batch, n): integers, the band of every time, for kernels with :class:`laplex.gp.Bands`.
+        exposure: a positive number, or a tensor that broadcasts to t. If given, y is the mean of the process over
+            [t - exposure / 2, t + exposure / 2]. Exposures may overlap. Predictions are of the process itself.
 
     Example:
         >>> t = 10 * torch.rand(500)
@@ -107,7 +107,7 @@ class GaussianProcess:
         self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held_diag": None}  # a copy's noise is another tensor, with other writes
+        return {**self.__dict__, "_held_diag": None}  # a copy's noise is a tensor with other writes
 
     def __repr__(self) -> str:
         sizes = f"{len(self.counts)} series of {self.counts} times" if self.counts else f"times {tuple(self.t.shape)}"
@@ -115,7 +115,7 @@ class GaussianProcess:
 
     @property
     def batch_shape(self) -> torch.Size:
-        """The shape of the series."""
+        """The shape of the batch of series."""
         return self.series.batch
 
     @property
@@ -133,11 +133,11 @@ class GaussianProcess:
     # --- Likelihood --------------------------------------------------------------------------------------------------
 
     def log_likelihood(self, y: Any) -> Tensor:
-        """The logarithm of the density of y (*batch, n): a number for each series, (*batch)."""
+        """The log density of y (*batch, n): a number for each series, (*batch)."""
         where = f"{checks.WHERE}.log_likelihood"
         residual, dtype = self._residual(where, y)
         density = self._density(residual)
-        if checks.readable(density.value):  # else the results are NaN where something is wrong
+        if checks.readable(density.value):  # otherwise the results are NaN where something is wrong
             values, loss, failed, variance = density.read()
             self._check_variance(variance)
             if not all(map(math.isfinite, values)):
@@ -152,7 +152,7 @@ class GaussianProcess:
         return density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
     def _density(self, y: Tensor) -> Density:
-        """Of observations minus the mean, y (*batch, n)."""
+        """The likelihood of y (*batch, n), the observations minus the mean."""
         series = self.series
         walks = self.exposure is None and walkable(self.t, self._noise, y)
         given = self._numbers() if walks else None
@@ -171,15 +171,15 @@ class GaussianProcess:
         return Density(self.series.shaped(self._value(result)), result.loss, result.failed, variance)
 
     def _numbers(self) -> Numbers | None:
-        """Those of the kernel, if it is made of blocks by arithmetic alone."""
+        """The numbers of the kernel, if it is made of blocks by arithmetic alone."""
         reader = Reader(self.series.batch)
         try:
             return numbers(self.kernel.components_by(reader), reader)
         except (ArithmeticError, TypeError):
-            return None  # tensors, which the kernel is then given, divide by 0, and more
+            return None  # the kernel is then computed with tensors, which allow division by 0, and more
 
     def _chain_value(self, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
-        """The likelihood as a chain of states, by other values of what it depends on."""
+        """The likelihood by a chain of states, as a function of everything it depends on."""
         series, rest = self.series, iter(parameters)
         components = self.kernel.components_by(lambda _: next(rest).double())
         flat = [part.reshape(-1, series.n) for part in (t, diag, y)]
@@ -193,7 +193,7 @@ class GaussianProcess:
     def _likelihood(
         self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor
     ) -> tuple[Result, float | Tensor]:
-        """As a chain of states, and k(0); diag and y (h, n) in the caller's order."""
+        """The likelihood for these components, and k(0); diag and y are (h, n) in the caller's order."""
         blocks = blocks_only(components)
         if blocks is not None and isinstance(line, Line):
             variance = variance_of(blocks)
@@ -203,7 +203,7 @@ class GaussianProcess:
         return chain_likelihood(line, chain, line.take(y)), chain.variance()
 
     def _flat_diag(self) -> Tensor:
-        """(h, n); held in one piece where nobody asks for its gradient."""
+        """The variance of the noise, (h, n); a contiguous copy is held where nobody asks for its gradient."""
         noise = self._noise
         if noise.requires_grad or not checks.readable(noise) or noise.is_inference():
             return self.series.flat(self.diag)
@@ -241,7 +241,7 @@ class GaussianProcess:
         return factored, line
 
     def _solver(self, where: str) -> tuple[Factored, Line | Events]:
-        """The same for solves, with a warning where the matrix is nearly singular."""
+        """The factor for solves, with a warning where the matrix is nearly singular."""
         factored, line = self._factored(where)
         loss = (factored.chain.variance()[:, None] * factored.over_d).detach().sum(-1)
         if checks.readable(loss):
@@ -249,14 +249,14 @@ class GaussianProcess:
         return factored, line
 
     def _components(self) -> list[Component]:
-        """Of the kernel."""
+        """The components of the kernel."""
         try:
             return self.kernel.components()
         except ArithmeticError:
             refuse_numbers(self.kernel)
 
     def _check_variance(self, variance: Any) -> None:
-        """Raise if k(0), a number or one for each series, is too large, or with the noise too small."""
+        """Raise if k(0), a number or one for each series, is too large, or too small even with the noise."""
         check_variance(variance, self.kernel, lambda: self.diag)
 
     def _check_pivots(self, where: str, failed: Sequence[float]) -> None:
@@ -278,9 +278,9 @@ class GaussianProcess:
     def condition(self, y: Any) -> Conditional:
         """The process, without noise, given observations y (*batch, n).
 
-        The observations are worked in once, in O(n). Mean, variance, covariance and samples at any times then take
-        O(m), and can be asked for again and again. What is given here stays as it is now, whatever is written to
-        times, noise, mean or kernel later; but a mean that is a function is called each time.
+        The observations are processed once, in O(n). Mean and variance at any m times then take O(m), a sample
+        O(n + m) and a covariance O((n + m) m), as often as you ask for them. The result keeps the present times,
+        noise, mean and kernel, whatever is written to them later; but a mean that is a function is called each time.
         """
         where = f"{checks.WHERE}.condition"
         residual, dtype = self._residual(where, y)
@@ -300,16 +300,16 @@ class GaussianProcess:
         kernel: Kernel | None = None,
         band: Any = None,
     ) -> Any:
-        """The process, without noise, given observations y, in O(n + m).
+        """Predict the process, without noise, given observations y, in O(n + m).
 
         Args:
             y (*batch, n): the observations.
-            t (*batch, m): times, in any order; None for those observed.
+            t (*batch, m): times, in any order; None for the observed ones.
             return_var: return the variance, too.
             return_cov: return the covariance (*batch, m, m), too; it takes O((n + m) m).
             include_mean: whether the mean of the process is added.
-            kernel: a term of the kernel, if that is a sum: the part of the process with this kernel.
-            band (*batch, m): the bands of the times; None for those observed.
+            kernel: a term of the process's kernel, if that is a sum; only the part with this kernel is predicted.
+            band (*batch, m): the bands of the times; None for the observed ones.
 
         Returns:
             The mean (*batch, m), or a tuple of mean and variance or covariance, in the dtype of y.
@@ -343,7 +343,7 @@ class GaussianProcess:
     def sample(
         self, size: int | None = None, *, include_mean: bool = True, generator: torch.Generator | None = None
     ) -> Any:
-        """Draws from the process with its noise, at its times: (*batch, n), or (size, *batch, n). In float64."""
+        """Draw from the process with its noise, at its times: (*batch, n), or (size, *batch, n), in float64."""
         where = f"{checks.WHERE}.sample"
         draws, with_mean = checks.draws(where, size), flag(where, "include_mean", include_mean)
         generator_on(where, generator, self.t.device, "t")
@@ -387,7 +387,7 @@ class GaussianProcess:
     def _coloured(
         self, factored: Factored, line: Line | Events, draws: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Draws of N(0, A), (h, n, draws), in the caller's order."""
+        """Draw from N(0, A), (h, n, draws), in the caller's order."""
         shape = *factored.d.shape, draws
         white = torch.randn(shape, dtype=torch.float64, device=self.t.device, generator=generator)
         return line.put(factored.colour(factored.roots()[..., None] * white))
@@ -413,7 +413,7 @@ class GaussianProcess:
         return float(mean)
 
     def _padded(self, name: str, values: Any) -> Any:
-        """A list with a tensor for each of several series, as one tensor. Series of different sizes need a list."""
+        """Turn a list with a tensor for each series into one tensor. Series of different sizes need a list."""
         if self.counts is None:
             return values
         one_for_all = len(set(self.counts)) > 1 and checks.last_size(values) > 1
@@ -422,5 +422,5 @@ class GaussianProcess:
         return values
 
     def _given_back(self, values: Tensor) -> Any:
-        """Values (..., n) as the caller's times are: one tensor, or one for each series."""
+        """Return values (..., n) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)

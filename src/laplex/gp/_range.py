@@ -1,4 +1,4 @@
-"""The range of float64: variances, noise and observations that lead out of it are errors, not NaN or wrong digits."""
+"""The range of float64: variances, noise and observations that leave it raise errors, not NaN or wrong digits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from laplex._states.order import extremes
 from laplex.gp._kernel import Kernel
 
 WHERE = "laplex.gp.GaussianProcess"
-SMALLEST, LARGEST = 1e-150, 1e150  # variances: products of two are finite, and not 0; and the largest deviation
+SMALLEST, LARGEST = 1e-150, 1e150  # variances whose products are finite and not 0; LARGEST is also that of deviations
 LARGEST_NOISE = 1e300  # a variance whose inverse is a normal number
 
 
 def check_variance(variance: Any, kernel: Kernel, diag: Callable[[], Tensor]) -> None:
-    """Raise if squares of variances leave float64; given is k(0), a number or one for each series, and the noise.
+    """Raise if squares of variances leave float64; ``variance`` is k(0), a number or one for each series.
 
-    Where there is noise, the rest may be small. Where all is 0, the matrix is not positive definite, which shows later.
+    Where there is noise, k(0) may be small. Where both are 0, the matrix is not positive definite, which shows later.
     """
     each = variance.detach().cpu().numpy() if isinstance(variance, Tensor) else variance
     smallest, largest = (each, each) if isinstance(each, float) else (numpy.min(each), numpy.max(each))
@@ -62,7 +62,7 @@ def refuse_numbers(kernel: Kernel) -> NoReturn:
 
 
 def is_finite(kernel: Kernel) -> bool:
-    """Whether all numbers of a kernel are, and of the sign that they must have; on a GPU with a wait for each."""
+    """Whether all numbers of a kernel are finite and have the sign they must have; on a GPU it waits for each."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     named = [(part, name) for part in parts for name in part.names]
     tensors = [*kernel.parameters(), *kernel.buffers()]

@@ -16,21 +16,23 @@ from laplex._states.order import sort_times
 
 
 class Series:
-    """Times (*batch, n), or a list of times of different numbers, padded to the largest.
+    """Times (*batch, n), or a list of series of different sizes, padded to the largest.
 
-    Arrays of the caller are (*batch, n); inside they are (h, n), h being the number of all series.
+    The caller's arrays are (*batch, n); inside they are (h, n), where h is the number of all series.
     """
 
     def __init__(
         self, t: Tensor, batch: torch.Size, counts: Tensor | None, *, sort: bool = True, ordered: bool | None = None
     ) -> None:
-        """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded.
+        """``t`` (*any, n) broadcasts to (*batch, n); counts (h,) are given if series are padded.
 
-        Without ``sort`` nobody will ask for the line. ``ordered``: whether t is in order, if that is known.
+        Pass ``sort=False`` if nobody needs the line. ``ordered`` says whether t is in order, if that is known.
         """
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
         self._given = t
-        if sort:
+        self._line: Line | None = None
+        self._version: int | None = None  # how often the times were changed in place; None if that is not known
+        if sort and not is_trained(t):  # trained times are sorted each time they are used: they may have moved
             self._sort(ordered)
 
     @property
@@ -41,21 +43,20 @@ class Series:
     def _sort(self, ordered: bool | None = None) -> None:
         with normal_mode():  # later calls may differentiate
             self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts, ordered)
-        self._line: Line | None = None
-        self._version: int | None = 0  # how often the times were changed in place; None if that is not known
+        self._line, self._version = None, 0
         if plainly_eager():
             unknown = self._given.is_inference() or is_trained(self._given)
             self._version = None if unknown else self._given._version
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_line": None, "_version": -1}  # a copy's times are another tensor, with other writes
+        return {**self.__dict__, "_line": None, "_version": -1}  # a copy's times are a tensor with other writes
 
     def _is_differentiated(self) -> bool:
-        """Whether it may be, now or later. In forward mode this does not show on a tensor."""
+        """Whether the times may be differentiated, now or later. In forward mode a tensor does not show this."""
         return self._given.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
 
     def _follow(self) -> None:
-        """Sort again if an optimizer, say, has moved the times since."""
+        """Sort again if the times have changed since, by an optimizer, say."""
         if self._version is None or (plainly_eager() and self._given._version != self._version):
             self._sort()
 
@@ -69,7 +70,7 @@ class Series:
 
     @property
     def sorted_times(self) -> Tensor:
-        """(h, n), in order; infinite where series are padded."""
+        """The times (h, n) in order; infinite where series are padded."""
         return self.ordered()[0]
 
     def line(self) -> Line:
@@ -90,11 +91,11 @@ class Series:
         return Line(gaps, self._order, self.counts)
 
     def complete(self, values: Tensor) -> Tensor:
-        """Values that broadcast to (*batch, n), with a number for each point, in float64."""
+        """Expand values that broadcast to (*batch, n) to a number for each point, in float64."""
         return values.double() if values.shape == (*self.batch, self.n) else self.flat(values)
 
     def flat(self, values: Tensor) -> Tensor:
-        """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
+        """Return values (*any, m), which broadcast to the batch, as (h, m) in float64."""
         values = values.double()
         if values.dim() == 1 and not self.batch:
             return values[None]
@@ -102,7 +103,7 @@ class Series:
         return values.reshape(self.batch.numel(), values.shape[-1])
 
     def shaped(self, values: Tensor) -> Tensor:
-        """The inverse of :meth:`flat`, of (h, ...)."""
+        """Return (h, ...) as (*batch, ...): the inverse of :meth:`flat`."""
         return values.reshape((*self.batch, *values.shape[1:]))
 
     def spread(self, value: Value) -> Tensor:
@@ -113,12 +114,12 @@ class Series:
 
 
 def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Tensors (n_i,) as one (series, n), with the last number of each repeated, and their sizes."""
+    """Return tensors (n_i,) as one (series, n), each padded with its last number, and their sizes."""
     size = max(len(one) for one in values)
     rows = [torch.cat([one, one[-1:].expand(size - len(one))]) for one in values]
     return torch.stack(rows), torch.tensor([len(one) for one in values], device=values[0].device)
 
 
 def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """The inverse of :func:`padded`, of (..., series, n)."""
+    """Split (..., series, n) into a tensor for each series: the inverse of :func:`padded`."""
     return [values[..., i, :count] for i, count in enumerate(counts)]

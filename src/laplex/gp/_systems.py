@@ -11,7 +11,7 @@ from laplex._eager import plain, plainly_eager
 from laplex._states.components import Banded, Component, Feedback
 from laplex.gp._kernel import Kernel, shown
 
-ROUNDING = 1e-6  # what a covariance may lack, over its largest entry: it may have been computed in float32
+ROUNDING = 1e-6  # how wrong a covariance may be, over its largest entry: it may have been computed in float32
 
 
 class StateSpace(Kernel):
@@ -133,11 +133,11 @@ class CARMA(Kernel):
 class Bands(Kernel):
     """One process in several bands: band i observes value[i] times the process plus slope[i] times its slope.
 
-    The process is told by ``band=`` which band a time belongs to. Bands of a sum may have different processes:
-    ``Bands(one, ...) + Bands(two, ...)``. With value = (1, 0) and slope = (0, 1), band 1 observes the slope itself.
+    The argument ``band`` of the process says which band each time belongs to. In a sum, bands may observe different
+    processes: ``Bands(one, ...) + Bands(two, ...)``. With value = (1, 0) and slope = (0, 1), band 1 observes the slope.
 
     Args:
-        kernel: of the process; differentiable if slopes are given, such as Matern32, Matern52 and SHO.
+        kernel: that of the process; if slopes are given, a differentiable one such as Matern32, Matern52 and SHO.
         value (bands,): a number for each band.
         slope (bands,): likewise; None for 0.
     """
@@ -176,7 +176,7 @@ class Bands(Kernel):
 
 
 def _check_covariance(where: str, name: str, matrix: Tensor) -> None:
-    """Raise unless it is symmetric and positive semidefinite, but for rounding errors. (NaN is found later.)"""
+    """Raise unless a matrix is symmetric and positive semidefinite, up to rounding errors. (NaN is found later.)"""
     largest = float(matrix.abs().max())
     if not math.isfinite(largest):
         return
@@ -187,7 +187,7 @@ def _check_covariance(where: str, name: str, matrix: Tensor) -> None:
 
 
 def stationary_covariance(where: str, feedback: Tensor, noise: Tensor) -> Tensor:
-    """P with F P + P F^T + Q = 0, as s^2 linear equations."""
+    """Solve F P + P F^T + Q = 0 for P, as s^2 linear equations."""
     if plainly_eager() and plain(feedback) and feedback.device.type == "cpu":
         largest = float(torch.linalg.eigvals(feedback.detach()).real.max())
         if not largest < 0:

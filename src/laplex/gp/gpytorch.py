@@ -35,14 +35,14 @@ WHERE = "laplex.gp.gpytorch.LaplexKernel"
 class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     """A kernel of :mod:`laplex.gp` as a kernel of GPyTorch, for inputs with one column: times, in any order.
 
-    With it, and with ``ScaleKernel`` of it, the likelihood of an ``ExactGP`` takes O(n), as does the predictive mean;
-    no Cholesky factor, no conjugate gradients and no settings are involved. A variance at m times takes O(n m) in
-    GPyTorch. Sums and products of such kernels are such kernels.
+    With it, alone or in a ``ScaleKernel``, the likelihood of an ``ExactGP`` takes O(n), as does the predictive mean; no
+    Cholesky factor, no conjugate gradients and no settings are involved. A variance at m times takes O(n m) in
+    GPyTorch. Sums and products of such kernels are such kernels, too.
 
-    Its numbers are trained, as :func:`laplex.gp.trainable` describes it. They, and all computations, are in float64.
+    Its numbers are trained, as :func:`laplex.gp.trainable` describes. They, and all computations, are in float64.
 
     Args:
-        kernel: of :mod:`laplex.gp`, without bands.
+        kernel: a kernel of :mod:`laplex.gp`, without bands.
         batch_shape: the shape of the parameters, for a batch of models.
         active_dims: the column of the inputs with the times, as a tuple of one number.
 
@@ -88,7 +88,7 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return CrossLinearOperator(self._operator(both, x1.dtype), n)
 
     def prediction_strategy(self, *arguments: Any) -> DefaultPredictionStrategy:
-        """What GPyTorch asks for predictions: its own, with the solves of this module."""
+        """The strategy by which GPyTorch predicts: its own, with the solves of this module."""
         return _Strategy(*arguments)
 
     def __add__(self, other: Any) -> Any:
@@ -108,7 +108,7 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         return None if self.active_dims is None else tuple(self.active_dims.tolist())
 
     def __getitem__(self, index: Any) -> LaplexKernel:
-        """GPyTorch asks for parts of a batch of kernels."""
+        """The part of a batch of kernels that GPyTorch asks for; only a single kernel, without a batch, has one."""
         if not self.batch_shape:
             return self
         raise NotImplementedError(f"{WHERE}: parts of a batch of kernels are not supported; use a model for each part")
@@ -135,7 +135,7 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 
 
 class _Strategy(DefaultPredictionStrategy):  # type: ignore[misc]
-    """With K evaluated, so that K plus noise is a StateLinearOperator rather than a lazy sum."""
+    """GPyTorch's strategy with K evaluated, so that K plus noise is a StateLinearOperator rather than a lazy sum."""
 
     def __init__(self, inputs: Any, prior: Any, labels: Any, likelihood: Any, **options: Any) -> None:
         evaluated = type(prior)(prior.mean, prior.lazy_covariance_matrix.evaluate_kernel())

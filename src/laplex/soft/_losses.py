@@ -1,4 +1,4 @@
-"""Losses on orders and ranks, of soft ranks and of soft permutations: O(n log n), with one number for every row.
+"""Losses on orders and ranks, from soft ranks and soft permutations, in O(n log n): one number for every row.
 
 ndcg has the form of the approximate measures of
 
@@ -26,13 +26,13 @@ from laplex.soft._threshold import topk_mask
 def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     """1 - the correlation of the soft ranks of x with the ranks of y: 0 for the same order, 2 for the opposite one.
 
-    As tau goes to 0 it is 1 - ``scipy.stats.spearmanr``, ties averaged. Where all of x, or all of y, are equal, it is 1
-    and has no gradient. There are no gradients for y.
+    As tau goes to 0 it becomes 1 - ``scipy.stats.spearmanr``, ties averaged. Where all of x, or all of y, are equal, it
+    is 1 and has no gradient. There are no gradients for y.
 
     Args:
         x: numbers, of any shape.
         y: numbers in the wanted order, with the shape of x.
-        dim: the dimension, which the result does not have.
+        dim: the dimension to rank along, which the result does not have.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
 
     Example:
@@ -59,13 +59,13 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
 
         DCG = sum over i of (2^relevance_i - 1) / log2(1 + rank_i)
 
-    with soft ranks, 1 for the largest score; NDCG divides it by that of the best order. With k every term has the
-    factor ``topk_mask(scores, k)``, and the best order has its first k terms. Where nothing is relevant the loss is 1.
+    with soft ranks, 1 for the largest score; NDCG is DCG over that of the best order. With k every term is multiplied
+    by ``topk_mask(scores, k)``, and the best order counts its first k terms. Where nothing is relevant the loss is 1.
 
     Args:
-        scores: of any shape.
+        scores: numbers, of any shape.
         relevance: not negative, with the shape of the scores.
-        dim: the dimension, which the result does not have.
+        dim: the dimension to rank along, which the result does not have.
         tau: how soft, in the units of the scores, as in :func:`laplex.soft.sort`.
         k: count only the first k places.
 
@@ -98,14 +98,14 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
 
 
 def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> Tensor:
-    """Minus the mean over i of log P[i, order_i], with the soft permutation P of ``sort``: only n of its entries.
+    """Minus the mean over i of log P[i, order_i], with the soft permutation P of ``sort``; only n entries are needed.
 
     Args:
         x: numbers, of any shape.
         order: the index of the number that should be at place i, as ``torch.argsort`` returns it, with the shape of x.
-        dim: the dimension, which the result does not have.
+        dim: the dimension to sort along, which the result does not have.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
-        descending: the largest comes first.
+        descending: put the largest first.
 
     Example:
         >>> x = torch.tensor([3.0, 1.0, 2.0])
@@ -129,13 +129,13 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
 def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     """Give x the distribution of a target: every number becomes the target's quantile at its soft rank.
 
-    Of n numbers the one of rank r becomes the sorted target at the position (r - 1/2) m / n + 1/2 of m, by linear
-    interpolation: for m = n that of the same rank. Both x and the target have gradients.
+    The number of rank r among n becomes the sorted target at position (r - 1/2) m / n + 1/2 of m, by linear
+    interpolation: for m = n the target of the same rank. Both x and the target have gradients.
 
     Args:
         x: numbers, of any shape.
-        target: m numbers, or with the shape of x except for the size m of ``dim``.
-        dim: the dimension.
+        target: m numbers, or a tensor with the shape of x except for the size m of ``dim``.
+        dim: the dimension to normalise along.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
 
     Example:

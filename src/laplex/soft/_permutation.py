@@ -2,9 +2,9 @@ r"""SoftSort's matrix, which is a kernel matrix divided by its row sums, never f
 
     P = softmax over j of -|a_i - x_j| / tau = K(a, x) / (K(a, x) 1),        a: x sorted
 
-so that P v is two rows of one product, K v and K 1. A sum of row i is at least 1, because a_i is one of the x_j.
+so that P v takes two rows of one product, K v and K 1. The sum of row i is at least 1, because a_i is one of the x_j.
 
-The order of x is known: so v is brought into it, and K is that of sorted numbers with themselves, which nobody sorts
+The order of x is known. So v is put into that order, and K is that of sorted numbers with themselves: nothing is sorted
 again. With few rows that costs more than it saves on the CPU: there v stays as it is, and only the rows are sorted.
 
     S. Prillo, J. Eisenschlos, SoftSort: a continuous relaxation for the argsort operator, ICML (2020),
@@ -38,10 +38,10 @@ class SoftPermutation:
 
     ``P @ v`` permutes any values softly, ``P.mT @ v`` goes back, ``P[rows, cols]`` are single entries.
 
-    P is computed from the numbers and tau when it is used, and is that of the ones that were sorted. Of views without
-    a graph, such as a row of a matrix, it has copies. If the numbers were written to in place since, as an optimizer
-    does, using P raises RuntimeError, as a backward would; ``P.order`` remains. (torch does not count the writes of
-    fused optimizers and those through ``.data``: use P before them.)
+    P is computed when it is used, from tau and the numbers that were sorted. It copies views without a graph, such as
+    a row of a matrix. If the numbers have been written to in place since the sort, as an optimizer does, using P raises
+    RuntimeError, as a backward would; ``P.order`` still works. (torch does not count writes by fused optimizers or
+    through ``.data``: use P before them.)
     """
 
     __module__ = "laplex.soft"
@@ -58,7 +58,7 @@ class SoftPermutation:
     ) -> None:
         """Scores (*batch, n), their ascending order (*batch, n) as indices, and tau (*batch).
 
-        P has the places in this order or, with ``descending``, in the opposite one; ``rows`` are the first of them.
+        P has the places in this order or, with ``descending``, in the opposite one; it has only the first ``rows``.
         ``factors`` (h, 3, n) are those of ``laplex._sorted``: the first are the inverse row sums in ascending order.
         """
         self.scores, self.tau = scores, savable(tau)
@@ -81,8 +81,8 @@ class SoftPermutation:
 
     @property
     def targets(self) -> Tensor:
-        """The sorted scores, (*batch, m). Like all that has a gradient it is computed anew, so that every product has a
-        graph of its own, which a backward of another does not free."""
+        """The sorted scores, (*batch, m). Like everything with a gradient they are computed anew, so that every product
+        has a graph of its own, which the backward of another does not free."""
         self._check_unwritten()
         return self.scores.gather(-1, self.order)
 
@@ -136,7 +136,7 @@ class SoftPermutation:
         return self._logarithms(index, index)
 
     def to_dense(self) -> Tensor:
-        """The matrix, m * n numbers: to look at."""
+        """The dense matrix, m * n numbers, to look at."""
         distance = (self.targets[..., :, None] - self.scores[..., None, :]).abs()
         return torch.softmax(-distance / self.tau[..., None, None], -1).to(distance.dtype)  # tau is in float64
 
@@ -147,8 +147,8 @@ class SoftPermutation:
 
     @property
     def _plan(self) -> Plan:
-        """The plan of K between both sides, built at the first product, by no sort of all scores."""
-        plan: Plan = self._keep("plan", lambda: Plan(*self._sides()))  # which it knows again, if they are kept
+        """The plan of K between both sides, built at the first product without sorting all scores."""
+        plan: Plan = self._keep("plan", lambda: Plan(*self._sides()))  # it recognises the sides, if they are kept
         return plan
 
     @property
@@ -158,8 +158,8 @@ class SoftPermutation:
         return index
 
     def _keep(self, name: str, make: Callable[[], Any]) -> Any:
-        """What was computed once, or else is now. What a graph or a transform makes is good there only, and what
-        inference mode makes cannot be saved for a backward."""
+        """Return what was computed before, or compute it now. What a graph or a transform makes is valid only there,
+        and what inference mode makes cannot be saved for a backward."""
         if name in self._known:
             return self._known[name]
         if not plainly_eager():
@@ -183,8 +183,8 @@ class SoftPermutation:
                 )
 
     def _remembers(self) -> bool:
-        """Whether what was computed from the numbers may be used again. It has no graph, which in a transform a tensor
-        may have without saying so; and fused optimizers write to their parameters without raising the counter."""
+        """Whether what was computed from the numbers may be used again. It has no graph, but in a transform a tensor
+        may need one without showing it; and fused optimizers write to their parameters without raising the counter."""
         if torch.compiler.is_compiling() or not (plain(self.scores) and plain(self.tau)):
             return False
         return not (differentiates(self.scores, self.tau) or is_trained(self.scores) or is_trained(self.tau))
@@ -195,7 +195,7 @@ class SoftPermutation:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._versions = self._count_writes()  # those of other tensors
+        self._versions = self._count_writes()  # these are other tensors
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         """The targets in ascending order, and the scores, in ascending order unless the rows are few."""
@@ -206,7 +206,7 @@ class SoftPermutation:
         return sides
 
     def _fixed_sides(self) -> tuple[Tensor, Tensor]:
-        """Without a graph; the same tensors for all products, so that a plan knows them."""
+        """The sides without a graph: the same tensors for all products, so that a plan recognises them."""
         targets, sources = self._gathered(self.scores.detach())
         return targets.contiguous(), savable(sources)
 
@@ -222,7 +222,7 @@ class SoftPermutation:
         return ascending if m == n else ascending[..., n - m :] if self._descending else ascending[..., :m]
 
     def _placed(self, ascending: Tensor) -> Tensor:
-        """From ascending order to places, or back: a flip if descending."""
+        """Go from ascending order to places, or back: a flip if descending."""
         return ascending.flip(-1) if self._descending else ascending
 
     def _product(self, rows: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class SoftPermutation:
 
 
 class TransposedPermutation:
-    """P^T (*batch, n, m): to multiply by, for single entries, and to look at."""
+    """P^T (*batch, n, m), for products, for single entries, and to look at."""
 
     __module__ = "laplex.soft"
 
@@ -283,7 +283,7 @@ class TransposedPermutation:
         return self.mT.log_diagonal()
 
     def to_dense(self) -> Tensor:
-        """The matrix, n * m numbers: to look at."""
+        """The dense matrix, n * m numbers, to look at."""
         return self.mT.to_dense().mT
 
     def __repr__(self) -> str:

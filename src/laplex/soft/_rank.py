@@ -35,18 +35,18 @@ def rank(
 ) -> Tensor:
     """Soft ranks along a dimension: 1 for the smallest number, n for the largest, with the shape of x.
 
-    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged. They
-    have the dtype of x: bfloat16 has three digits of them, and float16 ends at 65504.
+    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they become ``scipy.stats.rankdata``, ties averaged. They
+    have the dtype of x: bfloat16 keeps three of their digits, and float16 ends at 65504.
 
     Args:
         x: numbers, of any shape.
-        dim: the dimension.
+        dim: the dimension to rank along.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
-        descending: 1 for the largest.
+        descending: give rank 1 to the largest.
         method: "cdf", sums of Laplace distribution functions; or "softsort", means of the places 1, ..., n with
             SoftSort's weights exp(-distance / tau) from the number to the one at each place. These draw the ends
             towards the middle, and their sum is not exactly n (n + 1) / 2.
-        hard: ranks as scipy's, with the gradients of the soft ones (straight-through).
+        hard: ranks as scipy gives them, with the gradients of the soft ones (straight-through).
 
     Example:
         >>> laplex.soft.rank(torch.tensor([30.0, 10.0, 20.0]), tau=0.1)
@@ -100,7 +100,7 @@ def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
 
 
 class _FusedRanks(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans."""
+    """Ranks with forward and backward in one piece each; backward of a backward, and tau's gradient, use scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> Tensor:

@@ -46,13 +46,13 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
 
 
 def unshared(x: Tensor) -> Tensor:
-    """x, or a copy of it where it is a view without a graph: torch counts the writes to a view and to all that it
-    shares memory with as one, so that nobody could tell whether these numbers were written to."""
+    """Return x, or a copy if it is a view without a graph: torch counts writes to a view together with those to all
+    that shares its memory, so that nobody could tell whether these numbers were written to."""
     return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
 
 
 def savable(x: Tensor) -> Tensor:
-    """x, or a copy of it where inference mode made it, which autograd does not save for a backward."""
+    """Return x, or a copy if inference mode made it, because autograd does not save such a tensor for a backward."""
     if torch.compiler.is_compiling() or not x.is_inference():
         return x
     with normal_mode():
@@ -60,20 +60,20 @@ def savable(x: Tensor) -> Tensor:
 
 
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
-    """Raise if x is not finite. What runs in one piece does so by itself, and on a GPU gives NaN."""
+    """Raise if x is not finite. Functions in one piece check this themselves, and on a GPU give NaN."""
     if readable(x) and not bool(x.isfinite().all()):
         raise ValueError(not_finite(where, name))
 
 
 def restored(result: Tensor, x: Tensor, dim: int) -> Tensor:
-    """A result along the last dimension, as x has it: its dtype, with that dimension moved back to ``dim``."""
+    """Return a result along the last dimension in the form of x: in its dtype, with that dimension back at ``dim``."""
     if result.dtype != x.dtype:
         result = result.to(x.dtype)
     return result if dim in (-1, x.dim() - 1) else result.movedim(-1, dim)
 
 
 def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
-    """tau as (*batch), in float64, for rows (*batch, n)."""
+    """Return tau as (*batch), in float64, for rows (*batch, n)."""
     batch = rows.shape[:-1]
     if isinstance(tau, str):
         if tau != "auto":
@@ -93,7 +93,7 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
             f"{where}: `tau` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
             f"{tuple(value.shape)}"
         ) from None
-    if readable(value):  # elsewhere nobody would read the answer
+    if readable(value):  # elsewhere the answer cannot be read
         right = (value > 0) & value.isfinite()
         if not bool(right.all()):
             raise ValueError(f"{where}: `tau` must be positive and finite, got {float(value.detach()[~right][0]):g}")
@@ -111,8 +111,8 @@ def number_per_row(number: float, rows: Tensor) -> Tensor:
 def automatic_softness(rows: Tensor) -> Tensor:
     """tau = "auto" for rows (*batch, n): their spread over the cube root of n, in float64.
 
-    The spread is the distance of the quartiles over 1.349, which is the standard deviation of normal numbers, and does
-    not feel outliers; where the quartiles are equal, half of the range; where all numbers are, 1.
+    The spread is the distance of the quartiles over 1.349: the standard deviation of normal numbers, and insensitive to
+    outliers. Where the quartiles are equal it is half of the range; where all numbers are equal, 1.
 
     Soft ranks are n times an estimate of the distribution function by a kernel. Such an estimate is best with a width
     that falls as n^(-1/3) (A. Azzalini, A note on the estimation of a distribution function and quantiles by a kernel
@@ -129,9 +129,9 @@ def automatic_softness(rows: Tensor) -> Tensor:
 
 
 def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (*batch, n) as (h, n), in one piece, and tau (*batch) as (h,), likewise.
+    """Return rows (*batch, n) as (h, n) and tau (*batch) as (h,), both contiguous.
 
-    What is so already is not asked for again: for a short row that would take as long as the sums.
+    What has that form already is left alone: for a short row a conversion would take as long as the sums.
     """
     if rows.dim() != 2 or not rows.is_contiguous():
         rows = rows.reshape(-1, rows.shape[-1]).contiguous()
@@ -142,7 +142,7 @@ def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
 
 def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
     """The backend's functions in one piece (``laplex._sorted``) for rows x; None if it has none, or if something
-    traces or transforms the call, or differentiates it in forward mode: scans have all of these."""
+    traces or transforms the call, or differentiates it in forward mode: scans support all of these."""
     if not plainly_eager() or forward_ad._current_level >= 0 or not all(map(plain, (x, *others))):
         return None
     if x.shape[-1] >= 2**31 or x.numel() == 0:

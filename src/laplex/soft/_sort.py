@@ -22,19 +22,19 @@ class Sorted(NamedTuple):
 
 
 def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: bool = False) -> Sorted:
-    """Sort softly: every value is a mean of all numbers, weighted by exp(-distance / tau) from the sorted number.
+    """Sort softly: every value is a mean of all numbers, with weights exp(-d / tau) at distance d from the sorted one.
 
     Args:
         x: numbers, of any shape.
         dim: the dimension along which they are sorted.
         tau: how soft, in the units of x: a positive number, a tensor with the shape of x without ``dim``, or "auto",
             the spread of the numbers over the cube root of n. As tau goes to 0 the result is ``torch.sort``.
-        descending: the largest first.
+        descending: put the largest first.
         hard: values as ``torch.sort`` gives them, with the gradients of the soft ones (straight-through).
 
     Returns:
         ``(values, permutation)``: values with the shape of x, and the matrix P (*batch, n, n) as a lazy
-        :class:`SoftPermutation` of the last dimension; ``P @ v`` permutes other values alike.
+        :class:`SoftPermutation` of the last dimension; ``P @ v`` permutes other values the same way.
 
     Example:
         >>> x = torch.tensor([3.0, 1.0, 2.0])
@@ -68,7 +68,7 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
 def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, hard: bool = False) -> Sorted:
     """The k largest numbers, softly, the largest first: the first k rows of a soft sort.
 
-    Arguments and results are those of :func:`sort`; with ``largest=False`` the smallest, the smallest first.
+    Arguments and results are those of :func:`sort`; ``largest=False`` takes the k smallest, the smallest first.
     """
     where = "laplex.soft.topk"
     rows = rows_along(where, x, dim)
@@ -95,14 +95,14 @@ def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descendi
 
 
 def _mean(permutation: SoftPermutation) -> Tensor:
-    """P x, by products that have all derivatives."""
+    """Return P x, by products that have all derivatives."""
     rows = permutation.scores
     center = rows.detach().mean(-1, keepdim=True)  # numbers around 0 lose fewer digits in sums
     return center + permutation.__matmul__(rows - center)  # torch.compile does not trace the sign
 
 
 class _FusedSort(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products."""
+    """Values with forward and backward in one piece each; backward of a backward, and tau's gradient, use products."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-r"""The threshold at which a smoothed number of numbers has a given value: masks of the largest, and quantiles.
+r"""The threshold above which a smoothed count of numbers has a given value: masks of the largest, and quantiles.
 
 With F(u) = e^u / 2 for u < 0 and 1 - e^-u / 2 for u >= 0, the threshold b with sum over j of w_j F((x_j - b) / tau) = k
 is found in closed form. Between two neighbours x_m and x_{m+1} the sum is, with W the weight above b, A the sum over
@@ -46,10 +46,10 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     Args:
         x: numbers, of any shape.
         k: from 0 to n; a number or a tensor with the shape of x without ``dim``. It may be fractional, and trained.
-        dim: the dimension.
+        dim: the dimension along which the largest are taken.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
-        hard: ones for the k largest (k rounded; of equal numbers the first) and zeros for the others, with the
-            gradients of the soft mask (straight-through).
+        hard: ones for the k largest (k is rounded; of equal numbers the first count) and zeros for the others, with
+            the gradients of the soft mask (straight-through).
 
     Example:
         >>> laplex.soft.topk_mask(torch.tensor([3.0, 1.0, 2.0, 0.0]), 2, tau=0.001)
@@ -88,7 +88,7 @@ def _hard_mask(rows: Tensor, count: Tensor) -> Tensor:
 
 
 class _FusedMask(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward by scans."""
+    """The mask with forward and backward in one piece each; backward of a backward uses scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, count: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
@@ -112,13 +112,13 @@ class _FusedMask(torch.autograd.Function):
 def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
     """A soft quantile: the b at which the smoothed distribution function of the numbers is q.
 
-    As tau goes to 0 it is the number at which their distribution function passes q; where that is flat at q, the middle
-    between two numbers. (``torch.quantile`` interpolates.)
+    As tau goes to 0 it becomes the number at which their distribution function passes q or, where that is flat at q,
+    the middle between two numbers. (``torch.quantile`` interpolates.)
 
     Args:
         x: numbers, of any shape.
         q: between 0 and 1, both excluded; a number or a tensor with the shape of x without ``dim``.
-        dim: the dimension, which the result does not have.
+        dim: the dimension along which it is taken, which the result does not have.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
         weights: not negative, with the shape of x; None for equal ones.
 
@@ -213,7 +213,7 @@ def _minus_distance(u: Tensor) -> Tensor:
 
 
 def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tensor:
-    """k or q as (*batch), in float64."""
+    """Return k or q as (*batch), in float64."""
     batch = rows.shape[:-1]
     if not (is_number(value) or isinstance(value, Tensor)):
         raise TypeError(f"{where}: `{name}` must be a number or a tensor, got {type(value).__name__}")
@@ -239,7 +239,7 @@ def _within(where: str, name: str, numbers: Tensor, right: Tensor, what: str) ->
 
 
 def _masses(where: str, weights: Any, x: Tensor, dim: int) -> Tensor:
-    """Weights as (h, n), in float64."""
+    """Return weights as (h, n), in float64."""
     if not isinstance(weights, Tensor) or weights.shape != x.shape:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(f"{where}: `weights` must have the shape {tuple(x.shape)} of `x`, got {got}")

@@ -1,4 +1,4 @@
-"""The bandwidth that predicts best what was left out."""
+"""The bandwidth that best predicts what was left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laplex.stats._regression import constant, linear
 from laplex.stats._samples import at_least_two, batch_shape, common_dtype, masses, numbers, rows
 
 KINDS = ("density", "constant", "linear")
-TRIED = 24  # bandwidths of the first look, in equal ratios
+TRIED = 24  # bandwidths of the first search, in equal ratios
 SMALLEST_RTOL = 1e-13  # float64 cannot tell closer bandwidths apart
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -36,9 +36,9 @@ def bandwidth(
 
     For a density the score is the likelihood of every sample under the estimate from all others, the (weighted) sum of
     ``kde(x, tau=tau)``. For regressions it is minus the squared error of the prediction from all others. Bandwidths in
-    equal ratios are tried, and a golden-section search refines the best of them. No derivatives.
+    equal ratios are tried, and a golden-section search refines the best of them. The result has no derivatives.
 
-    Samples that are repeated, as in rounded data, predict each other: where all of them are, the likelihood has no
+    Repeated samples, as in rounded data, predict each other: where all samples are repeated, the likelihood has no
     bound as tau goes to 0, and the result is the lower bound. Give the step to which the data were rounded as that
     bound.
 
@@ -47,8 +47,8 @@ def bandwidth(
         y (..., n): values at x, for regressions.
         kind: "density" for :func:`kde`, "constant" for :func:`nadaraya_watson`, "linear" for :func:`local_linear`.
         weights (..., n): not negative; None for equal ones.
-        bounds: between which to search. None: from the interquartile range over n to the range.
-        rtol: relative tolerance of the result.
+        bounds: the range of tau to search. None: from the interquartile range over n to the range.
+        rtol: the relative tolerance of the result.
 
     Example:
         >>> x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
@@ -114,12 +114,12 @@ def _bounds(where: str, s: Tensor, bounds: tuple[float, float] | None) -> tuple[
 
 
 def _two_numbers(bounds: Any) -> tuple[float, float]:
-    """Two numbers of any type that float() takes, in anything that holds two; NaN if that is not what they are."""
+    """Return two numbers of any type that float() takes, from anything that holds two; NaN for anything else."""
     try:
         low, high = bounds
         if not any(isinstance(bound, bool | str | bytes) for bound in (bounds, low, high)):
             return float(low), float(high)
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # the last two of tensors and of huge integers
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # the last two come from tensors and huge integers
         pass
     return math.nan, math.nan
 
@@ -132,7 +132,7 @@ def _largest(score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, rtol:
     low, high = torch.maximum(best - step, low), torch.minimum(best + step, high)
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     left_score, right_score = score(left), score(right)
-    # Numbers may be further apart than rtol: where none is left between the others, nothing is closer.
+    # Numbers may be further apart than rtol: where none is left in between, the search can get no closer.
     while bool(((high - low > rtol) & (low < left) & (left < right) & (right < high)).any()):
         upper = right_score > left_score
         low, high = torch.where(upper, left, low), torch.where(upper, high, right)

@@ -21,13 +21,13 @@ def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | 
 
         log f(p) = log sum over j of w_j e^{-|p - x_j| / tau} / (2 tau W)        W: the sum of the weights w
 
-    It is right however far from all samples a point is. Differentiable to any order in points, x, tau and weights;
+    It is right however far a point is from all samples. Differentiable to any order in points, x, tau and weights;
     where a point is equal to a sample the derivative of their distance is taken as 0.
 
     Args:
         x (..., n): samples.
         points (..., m): where the density is estimated. None: at the samples, each of which is left out of the estimate
-            at its own place (leave-one-out). The sum of that is a likelihood, which can choose tau: :func:`bandwidth`.
+            at its own place (leave-one-out). Their sum is a likelihood by which :func:`bandwidth` chooses tau.
         tau: the bandwidth, in the units of x: a positive number, or a tensor with one value for every row.
         weights (..., n): not negative; None for equal ones.
 
@@ -46,7 +46,7 @@ def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | 
 
 
 def log_density(line: Line, find: Find, *, left_out: bool) -> Tensor:
-    """Log densities (h, q), in float64; left_out: each sample is missing in the one at its own place."""
+    """Log densities (h, q), in float64; with ``left_out`` each sample is missing from the one at its own place."""
     terms = read(line, one_sided(line), find(line))
     w = line.mass[..., 0]
     total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
@@ -61,16 +61,16 @@ def kde_sample(
     weights: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draws (..., count) from the kernel density estimate: a sample, and noise of the Laplace distribution.
+    """Draw (..., count) numbers from the kernel density estimate: a sample plus Laplace noise each.
 
-    They have derivatives in x and tau, with the choice of the sample held.
+    They have derivatives in x and tau, with the choice of the sample held fixed.
 
     Args:
         x (..., n): samples.
         count: how many to draw from each row.
         tau: the bandwidth, as in :func:`kde`.
         weights (..., n): not negative; None for equal ones.
-        generator: of the random numbers.
+        generator: the random generator.
 
     Example:
         >>> laplex.stats.kde_sample(torch.tensor([0.0, 10.0]), 4, tau=0.1).shape
@@ -97,6 +97,6 @@ def kde_sample(
 
 
 def _sums_of_others(w: Tensor) -> Tensor:
-    """For every weight the sum of all others, (h, n), without a subtraction."""
+    """The sum of all other weights for each weight, (h, n), without a subtraction."""
     before, after = (cumulative(side[..., None])[:, :-1, 0] for side in (w, w.flip(-1)))
     return pad(before, (1, 0)) + pad(after.flip(-1), (0, 1))

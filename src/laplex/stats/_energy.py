@@ -74,12 +74,12 @@ def crps(observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None
 
         CRPS = E|X - y| - E|X - X'| / 2        X, X': members of the ensemble, y: the observation
 
-    Smaller is better, 0 is a sure and right forecast. Differentiable in all arguments.
+    Smaller is better; 0 is for a forecast that is certain and right. Differentiable in all arguments.
 
     Args:
         observation (...): what happened.
         ensemble (..., n): what was forecast.
-        weights (..., n): of the members, not negative; only their ratios matter. None for equal ones.
+        weights (..., n): those of the members, not negative; only their ratios matter. None for equal ones.
         unbiased: leave out pairs of a member with itself (the "fair" score), which is unbiased for the distribution
             that the members are drawn from. With False all pairs count (the "nrg" and "qd" of ``scoringrules``).
 
@@ -130,7 +130,7 @@ def mean_distance(z: Tensor, masses: Tensor) -> Tensor:
 
 
 def _around_ties(z: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """A sum over places before the first that is equal to each, and up to the last one, from sums after every place."""
+    """The sums before the first place equal to each, and up to the last one, from the sums up to every place."""
     n = z.shape[-1]
     equal = z[:, 1:] == z[:, :-1]
     index = torch.arange(n, device=z.device).expand_as(z)

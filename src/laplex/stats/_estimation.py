@@ -34,12 +34,12 @@ class Estimation(NamedTuple):
     dtype: torch.dtype  # of the result
 
     def result(self, values: Tensor) -> Tensor:
-        """Values (h, q) at the places, as the caller gave them."""
+        """Return values (h, q) in the order and the shape in which the caller gave the places."""
         return put_back(values, self.order).reshape(self.shape).to(self.dtype)
 
 
 def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any = None) -> Estimation:
-    """The arguments of an estimate, checked; without points it leaves out every sample at its own place."""
+    """Check the arguments of an estimate; without points it leaves out every sample at its own place."""
     x = numbers(where, "x", x)
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
@@ -63,7 +63,7 @@ def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any =
 
 
 def values(where: str, y: Any, x: Tensor) -> Tensor | None:
-    """One value for each sample; None stays None."""
+    """Return y, which must have one value for each sample; None stays None."""
     if y is None:
         return None
     y = numbers(where, "y", y, x)
@@ -83,5 +83,5 @@ def line_of(s: Tensor, w: Tensor | None, tau: Tensor, y: Tensor | None = None) -
 
 
 def _in_order(value: Tensor | None, order: Tensor, batch: Shape) -> Tensor | None:
-    """(..., n) as (h, n), in the order of the samples and in float64; None stays None."""
+    """Return (..., n) as (h, n), in the order of the samples and in float64; None stays None."""
     return None if value is None else rows(value, batch).double().gather(-1, order)

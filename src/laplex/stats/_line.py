@@ -11,10 +11,10 @@ and their mirror image R, the sum over all samples is
 
 Its three terms are compared by the logarithms of their weights, and the largest one is divided out. So the sum of the
 weights is between 1 and 3 times e^m, with an m that is never lost, however far away p is. Nothing is subtracted, so
-neither is anything lost where one sample is left out of the sum at its own place.
+nothing is lost when a sample is left out of the sum at its own place, either.
 
-A weight may be 0. If L underflows at sample l because all samples near it have weight 0, the nearest one where it does
-not takes its place.
+A weight may be 0. If L underflows at sample l because all samples near it have weight 0, the nearest sample at which it
+does not underflow takes its place.
 
 Both directions are one batch of left sums, over the samples and over their mirror image. All numbers are in float64.
 """
@@ -30,8 +30,8 @@ from torch.nn.functional import pad
 from laplex._prefixes import previous
 from laplex._states import chain
 
-# Of one-sided sums of weights whose largest is 1: smaller ones would lose digits, towards 1e-308. Derivatives of any
-# order divide by them, though never by a power of them (``ratio``): 1e200 leaves room for the factors beside it.
+# The least one-sided sum, of weights up to 1, that is used: towards 1e-308 sums lose digits. Derivatives of any order
+# divide by such sums, though never by a power of them (``ratio``): 1e200 leaves room for the other factors.
 FLOOR = 1e-200
 LARGEST = 700.0  # exponent
 
@@ -87,16 +87,16 @@ def running(decay: Tensor, v: Tensor) -> Tensor:
 
 
 def cumulative(v: Tensor) -> Tensor:
-    """v (h, n, c) summed up to each of n. On a GPU ``cumsum`` has other rounding errors every time."""
+    """The running sums of v (h, n, c) over n. On a GPU ``cumsum`` has different rounding errors every time."""
     return running(torch.ones_like(v[..., 0]), v) if v.is_cuda else v.cumsum(1)
 
 
 def ratio(sums: Tensor, weight: Tensor) -> Tensor:
     """sums / weight, where the weight may be tiny, and its derivatives to any order.
 
-    Those of a quotient have 1 / weight^2 and higher powers, which overflow before small factors make up for them. Here
-    the weight is 1 times a constant: powers are those of 1, and every change of sums and weight is divided by the
-    constant once.
+    The derivatives of a plain quotient have 1 / weight^2 and higher powers, which overflow before small factors make up
+    for them. Here the weight is 1 times a constant: powers are those of 1, and every change of sums and weight is
+    divided by the constant once.
     """
     scale = weight.detach()
     return (sums / scale) / (weight / scale)
@@ -155,10 +155,10 @@ def _side(view: View, line: Line) -> _Side:
 
 
 def _faint(view: View, side: _Side, log_scale: Tensor, tau: Tensor) -> Tensor:
-    """Sums (h, q, c), relative to e^m, of samples of weight 0 between a point and the sample that its side is read at.
+    """Sums (h, q, c), relative to e^m, of samples of weight 0 between a point and the sample where its side is read.
 
-    They are 0 (or so small that they do not count) and have derivatives: what a little weight there would change. Where
-    the sample that is read is so far away and yet the nearest one, that change is too large for a number, and left out.
+    They are 0 (or too small to count), but have derivatives: what a little weight there would change. If the sample
+    that is read is far away and still the nearest one, that change is too large for a number, and is left out.
     """
     states, s, p, index = view
     counts = (index > side.nearest) & (side.log_weight.detach() < log_scale - 100.0)
@@ -169,7 +169,7 @@ def _faint(view: View, side: _Side, log_scale: Tensor, tau: Tensor) -> Tensor:
 
 
 def places_of(line: Line, p: Tensor, below: Tensor, upto: Tensor) -> Places:
-    """Points p (h, q) among the samples, all of which count."""
+    """Place points p (h, q) among the samples, all of which count."""
     ties = below < upto
     last = (upto - 1).clamp(min=0)
     tied = torch.where(ties[..., None], take(_group_sums(line), last), 0.0)
@@ -192,7 +192,7 @@ def places_left_out(line: Line) -> Places:
 def take(v: Tensor, index: Tensor) -> Tensor:
     """v (h, n, c) at index (h, q), which may name a place many times.
 
-    On a GPU the derivative of ``gather`` adds in any order, that of an index always in the same one.
+    On a GPU the derivative of ``gather`` adds in an arbitrary order, that of indexing always in the same one.
     """
     if v.is_cuda:
         return v[torch.arange(v.shape[0], device=v.device)[:, None], index]

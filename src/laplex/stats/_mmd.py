@@ -10,7 +10,7 @@ with the running sums L_j = e^{-(z_j - z_{j-1}) / tau} L_{j-1} + s_j,
     s^T K s = sum over j of L_j^2 (1 - e^{-2 (z_{j+1} - z_j) / tau}),        the last factor is 1
 
 (the squared norm of the signed measure in the space of the kernel, as an integral of squares), which is never negative,
-loses no digits and costs one scan. As tau grows, tau MMD^2 becomes the energy distance.
+loses no digits and costs one scan. As tau grows, tau MMD^2 tends to the energy distance.
 
 The unbiased estimator leaves out the pairs of a sample with itself. With q the sum of w^2,
 
@@ -86,7 +86,7 @@ def mmd(
 
 
 def squared_norm(z: Tensor, s: Tensor, tau: Tensor) -> Tensor:
-    """s^T K s, (h,), for places z and masses s (h, n) that are in no order, and tau (h,)."""
+    """s^T K s, (h,), for places z and masses s (h, n) in any order, and tau (h,)."""
     return _form(z, s, tau, False)
 
 
@@ -108,7 +108,7 @@ def spreads_in_order(u: Tensor, w: Tensor) -> Tensor:
 
 
 def gaps(s: Tensor, tau: Tensor) -> Tensor:
-    """Of places s (h, n) in order: the gap before each, over tau (h,); 0 for the first."""
+    """The gap before each of the places s (h, n), which are in order, over tau (h,); 0 for the first."""
     return pad(s.diff(dim=-1), (1, 0)) / tau[:, None]
 
 
@@ -119,7 +119,7 @@ def _form(z: Tensor, s: Tensor, tau: Tensor, missing: bool) -> Tensor:
 
 
 class _Form(torch.autograd.Function):
-    """Q = s^T K s, or what is missing to (sum of s)^2. The derivatives of Q are 2 K s in s, 2 s S s / tau in z, with
+    """Q = s^T K s, or how far it is below (sum of s)^2. The derivatives of Q are 2 K s in s, 2 s S s / tau in z, with
     the odd sums S s, and s^T A_1 s / tau in tau, with the sums weighted by distance (``laplex._scan``)."""
 
     generate_vmap_rule = True

@@ -1,4 +1,4 @@
-"""The order of samples, and where points lie among them: by the compiled core where it can, else by torch."""
+"""The order of samples, and where points lie among them: by the compiled core where possible, else by torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     p: Tensor  # (h, q), in float64
     below: Tensor  # (h, q): how many samples are smaller
     upto: Tensor  # (h, q): how many are not larger
-    order: Tensor | None  # (h, q): of the points; None as they were given
+    order: Tensor | None  # (h, q): that of the points; None if they are as given
 
     def places(self, line: Line) -> Places:
         """The points among the samples of a line, all of which count."""
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 
 def sort(x: Tensor) -> Sorting:
-    """Samples x (h, n) in order."""
+    """Sort samples x (h, n)."""
     if _in_core(x):
         order = _core_order(x, x[:, :1])[0][0]
         return Sorting(x.gather(-1, order).double(), order)
@@ -44,7 +44,7 @@ def sort(x: Tensor) -> Sorting:
 
 
 def sort_and_find(x: Tensor, points: Tensor) -> tuple[Sorting, Finding]:
-    """Samples x (h, n) in order, and where points (h, q), of the same dtype, lie among them."""
+    """Sort samples x (h, n), and find where points (h, q), of the same dtype, lie among them."""
     if _in_core(x, points):
         (order, below, upto), (x_order, *_) = _core_order(points, x)
         sorting = Sorting(x.gather(-1, x_order).double(), x_order)
@@ -57,7 +57,7 @@ def sort_and_find(x: Tensor, points: Tensor) -> tuple[Sorting, Finding]:
 
 
 def put_back(values: Tensor, order: Tensor | None) -> Tensor:
-    """Values (h, q) of an order at the places where they were given."""
+    """Put values (h, q) in an order back to the places where they were given."""
     return values if order is None else torch.zeros_like(values).scatter(-1, order, values)
 
 
@@ -67,7 +67,7 @@ def _in_core(*tensors: Tensor) -> bool:
 
 
 def _core_order(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Of a (h, n) and of b (h, k): what sorts them, and, in that order, the counts of the others below and up to."""
+    """For a (h, n) and for b (h, k): the order that sorts it and, in that order, the counts of the others < and <=."""
     table = _backends.load("cpp", "cpu")
     merged = ops.order(a.detach(), b.detach(), "merged", table)
     sides = (side.indices.long().unbind(1) for side in (merged.target, merged.source))

@@ -51,7 +51,7 @@ def permutation_test(
         p = (1 + number of permutations with a value >= that of the samples) / (1 + permutations)
 
     so p is never 0, and a test at the level alpha is exact if alpha (1 + permutations) is an integer. For the
-    statistics that are named, the merged samples are sorted once, and every permutation takes O(n + m). No derivatives.
+    named statistics the merged samples are sorted once, and every permutation takes O(n + m). No derivatives.
 
     Args:
         x (..., n), y (..., m): samples. Leading dimensions broadcast; each row is a test of its own.
@@ -59,8 +59,8 @@ def permutation_test(
             that returns (permutations, ...), large where the samples differ.
         tau: the length of the kernel, for "mmd".
         permutations: how many are drawn.
-        unbiased: of the statistics that are named, the unbiased estimators.
-        generator: of the permutations.
+        unbiased: use the unbiased estimators of the named statistics.
+        generator: the random generator of the permutations.
 
     Returns:
         ``(statistic, p_value, null)``.
@@ -102,7 +102,7 @@ def _labels(data: Merged, permutations: int, generator: torch.Generator | None) 
 
 
 def _named_statistic(name: str, data: Merged, unbiased: bool) -> Callable[[Tensor], Tensor]:
-    """A function of permutations (h, n + m, c): values (h, c) of a statistic."""
+    """A function from permutations (h, n + m, c) to values (h, c) of a statistic."""
     s, order = sort(data.z)
     n, m = data.n, data.z.shape[-1] - data.n
     gap, u = s.diff(dim=-1)[..., None], gaps(s, data.tau)
@@ -129,7 +129,7 @@ def _named_statistic(name: str, data: Merged, unbiased: bool) -> Callable[[Tenso
 
 
 def _callers_statistic(where: str, statistic: Callable[..., Tensor], data: Merged) -> Callable[[Tensor], Tensor]:
-    """The same for a function of samples."""
+    """The same for the caller's function of samples."""
     n = data.n
 
     def values(permuted: Tensor) -> Tensor:

@@ -76,10 +76,10 @@ def nadaraya_watson(
 def local_linear(
     x: Tensor, y: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None
 ) -> Tensor:
-    r"""The value at every point of the line that fits y best near it, in O((n + m) log n).
+    r"""The value at every point of the line that best fits y near it, in O((n + m) log n).
 
     The line has the least sum over j of w_j e^{-|p - x_j| / tau} (y_j - line)^2. A straight line is reproduced exactly,
-    also at the ends of the data, where the mean of :func:`nadaraya_watson` is biased. Beyond them it extrapolates the
+    even at the ends of the data, where the mean of :func:`nadaraya_watson` is biased. Beyond them it extrapolates the
     line of the last samples. Where all samples are in one place, the line is flat.
 
     Arguments, results and derivatives are those of :func:`nadaraya_watson`. (There the gradient of a weight that is 0
@@ -102,7 +102,7 @@ def constant(line: Line, find: Find) -> Tensor:
 
 
 class _Moments(NamedTuple):
-    """What a place (h, q) sees of samples, by their weights there. z is measured from the place, over tau."""
+    """The moments of samples as a place (h, q) sees them, by their weights there. z counts from it, over tau."""
 
     mean_z: Tensor
     mean_y: Tensor
@@ -118,7 +118,7 @@ def linear(line: Line, find: Find) -> Tensor:
     others = _beyond_nearest(line, terms, places)
     other_terms = read(line, states, others)
     near, far = _merged(line, terms, places), _merged(line, other_terms, others)
-    # Others whose weight is lost beside that of the nearest place still decide the slope of the line through it.
+    # Samples whose weight is lost beside that of the nearest place still decide the slope of the line through it.
     z, y = far.mean_z - near.mean_z, far.mean_y - near.mean_y
     alone = other_terms.log_weight() - terms.log_weight() < math.log(ALONE)
     var = torch.where(alone, far.var + z.square(), near.var)
@@ -129,7 +129,7 @@ def linear(line: Line, find: Find) -> Tensor:
 
 
 def _merged(line: Line, terms: Terms, places: Places) -> _Moments:
-    """The moments of the samples to the left, the tied ones and those to the right together."""
+    """The joint moments of the samples to the left, the tied ones and those to the right."""
     total = terms.shares[0] + terms.shares[1] + terms.shares[2]
     a, t, b = (share / total for share in terms.shares)
     (_, y_left, u_left, var_left, cov_left), (_, y_right, u_right, var_right, cov_right) = (
@@ -147,9 +147,9 @@ def _merged(line: Line, terms: Terms, places: Places) -> _Moments:
 
 
 def _beyond_nearest(line: Line, terms: Terms, places: Places) -> Places:
-    """The places without the samples that are nearest to each: those at one point of the line, on one side of it.
+    """The places without the samples nearest to each: those at one point of the line, on one side of the place.
 
-    A place that would see no sample keeps all it has.
+    A place that would then see no sample keeps all it has.
     """
     s, n = line.s.detach(), line.s.shape[-1]
     counted, index = line.mass[..., 0].detach() > 0, torch.arange(n, device=s.device)

@@ -22,7 +22,7 @@ def readable(x: Tensor) -> bool:
 
 
 def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Tensor:
-    """A tensor (..., n) of at least one finite number, on the device of another; as it was given."""
+    """Return a tensor (..., n) as given; it must have at least one number, all finite, on the device of ``like``."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
@@ -40,9 +40,9 @@ def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Te
 
 
 def masses(where: str, name: str, weights: Any, x: Tensor, of_name: str = "x") -> Tensor | None:
-    """Weights that broadcast to the samples, in float64, with 1 as the largest; None stays None.
+    """Return weights that broadcast to the samples, in float64, scaled to a largest of 1; None stays None.
 
-    The scale cancels in every result. It is part of the graph, so that derivatives see through it.
+    The scale cancels in every result. In the graph it is a constant, by which derivatives are divided, too.
     """
     if weights is None:
         return None
@@ -80,13 +80,13 @@ def batch_shape(where: str, tau: Any = None, **tensors: Tensor | None) -> Shape:
 
 
 def rows(value: Tensor, batch: Shape) -> Tensor:
-    """(..., n) as (h, n), in the dtype it has."""
+    """Return (..., n) as (h, n), in its own dtype."""
     n = value.shape[-1]
     return value.expand(*batch, n).reshape(math.prod(batch), n)
 
 
 def length_scale(where: str, tau: Any, like: Tensor) -> Tensor:
-    """tau as a tensor in float64, with the shape it has."""
+    """Return tau as a tensor in float64, of its own shape."""
     if not (is_number(tau) or isinstance(tau, Tensor)):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
     if isinstance(tau, Tensor) and not tau.is_floating_point():
@@ -102,7 +102,7 @@ def length_scale(where: str, tau: Any, like: Tensor) -> Tensor:
 
 
 def at_least_two(where: str, n: int, w: Tensor | None, name: str = "x") -> None:
-    """Raise unless something remains of the samples where one is left out."""
+    """Raise unless samples remain when one is left out."""
     if n < 2:
         raise ValueError(f"{where}: `{name}` must have at least 2 samples where one is left out, got {n}")
     if w is not None and readable(w) and not bool(((w > 0).sum(-1) > 1).all()):
@@ -144,7 +144,7 @@ class Merged(NamedTuple):
         ]
 
     def result(self, value: Tensor) -> Tensor:
-        """Values (h,) with the shape and dtype of the result."""
+        """Return values (h,) in the shape and dtype of the result."""
         return value.reshape(self.batch).to(self.dtype)
 
 
@@ -159,7 +159,7 @@ def merged(
     names: tuple[str, str, str, str] = ("x", "y", "weights_x", "weights_y"),
     single: bool = False,
 ) -> Merged:
-    """Two samples, their weights and tau, checked."""
+    """Check two samples, their weights and tau, and merge them."""
     x = numbers(where, names[0], x)
     y = numbers(where, names[1], y, x)
     length = length_scale(where, tau, x)
@@ -178,7 +178,7 @@ def merged(
 
 
 def _shares(mass: Tensor | None, x: Tensor, batch: Shape) -> Tensor:
-    """Masses (h, n) with the sum 1."""
+    """Return masses (h, n) with the sum 1."""
     n = x.shape[-1]
     if mass is None:
         return torch.full((math.prod(batch), n), 1 / n, dtype=torch.float64, device=x.device)

@@ -54,7 +54,7 @@ def sliced_mmd(
         projections: how many directions are drawn, or the directions (p, d), as unit vectors.
         weights_x (..., n), weights_y (..., m): not negative; None for equal ones.
         unbiased: as in :func:`mmd`.
-        generator: of the directions.
+        generator: the random generator of the directions.
 
     Returns:
         The mean over the projections, (...). It costs O(p (n + m) (d + log)).
@@ -83,9 +83,9 @@ def sliced_energy_distance(
 ) -> Tensor:
     r"""An estimate of the energy distance of two samples of vectors, from projections to lines, in O(p (n + m) log).
 
-    The mean of :func:`energy_distance` over random projections, divided by c_d, the mean of |<xi, e>| for a unit vector
-    e. Its mean over directions is the energy distance with Euclidean distances, 2 E|X - Y| - E|X - X'| - E|Y - Y'|,
-    exactly; its relative error falls as 1 / sqrt(projections).
+    It is the mean of :func:`energy_distance` over random projections, divided by c_d, the mean of |<xi, e>| for a unit
+    vector e. Its mean over directions is the energy distance with Euclidean distances, 2 E|X - Y| - E|X - X'| -
+    E|Y - Y'|, exactly; its relative error falls as 1 / sqrt(projections).
 
     Arguments and results are those of :func:`sliced_mmd`, without tau.
 
@@ -108,7 +108,7 @@ def mean_projection(d: int) -> float:
 def _projected(
     where: str, x: Any, y: Any, projections: Any, generator: torch.Generator | None
 ) -> tuple[tuple[Tensor, Tensor], int]:
-    """Both samples (..., p, n), and d."""
+    """The projections (..., p, n) of both samples, and d."""
     x = numbers(where, "x", x)
     y = numbers(where, "y", y, x)
     d = x.shape[-1]

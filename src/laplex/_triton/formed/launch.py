@@ -79,7 +79,7 @@ def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 
 @replayed(_flat_with)
 def _pull(g: Tensor, kernels: Kernels, *, needs: Needs, exact: bool, scales: Scales) -> tuple[Tensor, ...]:
-    """The gradients that are wanted. Of many large ones a group is pulled at a time: parts are no more than g."""
+    """The gradients that are wanted. Many large matrices are pulled in groups, so that parts are no more than g."""
     h, n, k = kernels.shape
     small, large = tuning.PULL_TILES
     targets, sources = small if h * n * k < tuning.FORM_MANY * large[0] * large[1] else large
@@ -104,7 +104,7 @@ def _pull_group(
     group: tuple[int, int],
     scales: Scales,
 ) -> None:
-    """Fill the gradients of a group of matrices: its first, and how many."""
+    """Fill the gradients of a ``group`` of matrices, which is the first of them and how many there are."""
     target, source, tau, weight, phi, psi = _in_memory(kernels)
     (h, n, k), (parts, bars), (begin, count) = kernels.shape, into, group
     down, across = -(-n // tile[0]), -(-k // tile[1])
@@ -124,7 +124,7 @@ def _pull_group(
 
 
 def _in_memory(kernels: Kernels) -> tuple[Any, ...]:
-    """The tensors, contiguous."""
+    """The tensors as contiguous ones."""
     return tuple([None if tensor is None else tensor.contiguous() for tensor in kernels[:6]])
 
 

@@ -5,7 +5,7 @@ operands and results have to be converted, and for a small product each conversi
 torch multiplies large products, and the matrix is written in float64 at once; a program of our own multiplies small
 ones (``programs_multiply``), and all where there are no such units.
 
-Who allows TF32 (``torch.set_float32_matmul_precision``) asks for speed in place of digits, and gets torch's product.
+Callers who allow TF32 (``torch.set_float32_matmul_precision``) ask for speed, not digits, and get torch's product.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from laplex._triton.recording import call
 
 
 def entries_dtype(dtype: torch.dtype, device: torch.device, multiplications: int) -> torch.dtype:
-    """In which dtype a matrix for an x of this dtype is written: of float64 numbers, it is multiplied in float64."""
+    """The dtype in which a matrix for an x of this dtype is written; a float64 matrix is multiplied in float64."""
     if dtype != torch.float32 or multiplications < tuning.MULTIPLY_DOUBLES or not multiplies_doubles(device):
         return dtype
     return torch.float32 if allows_tf32() else torch.float64
 
 
 def multiply(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T for x (..., k) and W (n, k), as a step that can be replayed; or x (h, m, k) and W (h, n, k).
+    """x W^T for x (..., k) and W (n, k), as a step that can be replayed; or for x (h, m, k) and W (h, n, k).
 
-    Plus ``bias`` (n,), for a single W.
+    A single W may have a ``bias`` (n,), which is added.
     """
     if matrix.dim() == 3:
         return matmul(x, matrix.mT, x.dtype)
@@ -46,9 +46,9 @@ def multiply(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """left (m, l) times right (l, n), or of batches (h, m, l) and (h, l, n), in this dtype.
+    """left (m, l) times right (l, n), or the same for batches (h, m, l) and (h, l, n), in this dtype.
 
-    In float64 if the matrix, or its gradient that is computed here, is float64.
+    It is computed in float64 if the matrix, or its gradient that is computed here, is float64.
     """
     if torch.float64 in (right.dtype, dtype):
         return torch.matmul(left.double(), right.double()).to(dtype)
@@ -64,7 +64,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _times_transposed(x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
-    """A function of its own: a replay makes views by their shape alone, and so no transpose."""
+    """Fill ``out`` with x W^T + bias. It takes W itself: a replay makes views by their shape, and so no transpose."""
     rows = x if x.dtype == matrix.dtype else x.to(matrix.dtype)
     into = out if out.dtype == matrix.dtype else None
     if bias is None:
@@ -92,7 +92,7 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, *, bias: Tensor | None =
 
 
 def _lines(matrix: Tensor) -> tuple[Tensor, int, bool]:
-    """A matrix (h, lines, l) in memory, the stride that is not 1, and whether the terms of a line are adjacent."""
+    """A matrix (h, lines, l) in memory, its stride that is not 1, and whether the terms of a line are adjacent."""
     if matrix.stride(2) == 1:
         return matrix, matrix.stride(1), True
     if matrix.stride(1) == 1:

@@ -18,10 +18,10 @@ from laplex._triton.program import program
 def decays(t, s, rate, EXACT: tl.constexpr):
     """exp(-u) and u of u = |t_i - s_j| / tau, (targets, sources): float64 if EXACT, else float32.
 
-    In float32 an exponent of 100 would be wrong by 4e-6 if it was rounded as a whole. For float32 anchors what the
-    rounding of the difference, of the rate and of their product lose is kept, and corrects the power: three numbers in
-    float32 take less time than two in float64 on any GPU, and very much less on most. A rate that float32 cannot hold
-    well, and anchors in float64, take the way in float64.
+    In float32 an exponent of 100 would be wrong by 4e-6 if it were rounded as a whole. For float32 anchors, what the
+    rounding of the difference, of the rate and of their product loses is kept, and corrects the power: three numbers in
+    float32 take less time than two in float64 on any GPU, and very much less on most. For a rate that float32 cannot
+    hold well, and for float64 anchors, the computation is in float64.
     """
     if EXACT:
         gap = tl.abs(t.to(tl.float64)[:, None] - s.to(tl.float64)[None, :])
@@ -58,7 +58,7 @@ def _decays_of_floats(t, s, rate):
 
 @triton.jit
 def _turns(phase, index, inside, SUM: tl.constexpr):
-    """Cosine and sine of the phases, in the wider of their dtype and SUM."""
+    """The cosine and sine of the phases, in the wider of their dtype and SUM."""
     angle = tl.load(phase + index, mask=inside, other=0.0)
     if tl.float64 == SUM:
         angle = angle.to(tl.float64)

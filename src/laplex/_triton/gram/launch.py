@@ -41,7 +41,7 @@ class Bars(NamedTuple):
 
 
 class GramProblem(NamedTuple):
-    """Everything but the numbers in the tensors that the launches of ``sums_of`` depend on."""
+    """All that the launches of ``sums_of`` depend on, except for the numbers in the tensors."""
 
     shape: tuple[int, ...]  # h, m, k: the weight's
     strides: tuple[int, ...]  # the weight's
@@ -105,7 +105,7 @@ def search_steps(merged: int, fan: int) -> int:
 
 
 def gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-    """M (h, m, n, n) in the dtype of the weight (h, m, k); then the results of ``sums_of``, it is assembled from.
+    """M (h, m, n, n) in the dtype of the weight (h, m, k); then the results of ``sums_of`` that it is assembled from.
 
     ``phase``: phi (h, n) of the targets and psi (h, k) of the sources, or nothing.
     """

@@ -36,7 +36,7 @@ def load_below(values, index, n):
 
 @triton.jit
 def channel_sums(sums, n, row, col, row_is_right):
-    """Of one channel: U of the left anchor, V of the right anchor, and W of the row's anchor - W of the column's."""
+    """For one channel: U of the left anchor, V of the right anchor, and W of the row's anchor - W of the column's."""
     left = tl.where(row_is_right, load_below(sums, col, n), load_below(sums, row, n))
     right = tl.where(row_is_right, load_below(sums + n, row, n), load_below(sums + n, col, n))
     high = load_below(sums + 2 * n, row, n) - load_below(sums + 2 * n, col, n)

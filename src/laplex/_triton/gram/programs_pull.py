@@ -87,7 +87,7 @@ def gram_table_program(
 
 @triton.jit
 def _channel_bars(left_at, right_at, stride, neighbours, TO_TAU: tl.constexpr):
-    """Of one weight vector and channel: w_bar, b_bar * tau / w, and right_1 + left_1.
+    """For one weight vector and channel: w_bar, b_bar * tau / w, and right_1 + left_1.
 
     ``left_at`` and ``right_at`` are the table's addresses for the next target on the left and on the right; the one
     before the latter is the last that ties. Exponents, and so right_1 + left_1, are in powers of two.

@@ -211,7 +211,7 @@ def _load_tile(
 
 @triton.jit
 def _store_sums(out, n, carries, tiles, left, right, lefts, rights, from_left, from_right, below, upto, units):
-    """U, V and the two parts of W, of one target and channel.
+    """Store U, V and the two parts of W for one target and channel.
 
     Sources at places before ``below`` lie left of the target, those from ``upto`` on lie right of it, and those between
     tie with it. ``left`` and ``right`` are the tiles with the places ``below`` and ``upto``; ``lefts`` and ``rights``

@@ -51,7 +51,7 @@ def _sides(settings: Settings, inputs: Inputs, entry: Tensor, position: Tensor) 
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x (..., size) as (1, m, size), whose columns are adjacent in memory."""
+    """Return x (..., size) as (1, m, size), whose columns are adjacent in memory."""
     rows = x.reshape(1, -1, x.shape[-1])
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
@@ -110,7 +110,7 @@ def _affine(even: Tensor, mix: Tensor, bias: Tensor | None, y: Tensor) -> None:
 
 
 class _PassOver(NamedTuple):
-    """A launch of ``rows_program``, which see."""
+    """A launch of ``rows_program``; see there."""
 
     tau: Tensor
     mix: Tensor
@@ -126,7 +126,7 @@ class _PassOver(NamedTuple):
         pull: Tensor | None = None,
         bias_bar: Tensor | None = None,
     ) -> Tensor:
-        """Return what adds up to the gradient of mix, with ``out`` and ``other``."""
+        """Launch the program; with ``out`` and ``other`` it returns what adds up to the gradient of mix."""
         _, m, size = v.shape
         width, most_rows = tuning.LAYER_TILE
         grid = -(-size // width), 1, 1

@@ -125,7 +125,7 @@ def _counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ranked(a: Tensor, b: Tensor, run: int, length: int, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Rows, then columns, as sorted runs of ``run`` points, which are a multiple of the points of a program."""
+    """Rows, then columns, as sorted runs of ``run`` points each, a multiple of the points of a program."""
     (h, n), k = a.shape, b.shape[1]
     position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
     tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // tile[0]), h, 1)
@@ -146,7 +146,7 @@ def refreshed(order: Joined, matrix: Matrix, far: bool, tile: int, warps: int) -
 
 
 def complete(order: Order, n: int, k: int) -> Order:
-    """An order that will be kept; a large one with places. Finding them takes as long as they save in one call."""
+    """Complete an order to keep: a large one gets places, which take as long to find as they save in one call."""
     entry, position, _, nothing = order.tensors
     h = entry.shape[0]
     large = (n + k) * h >= tuning.PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= LAUNCH_AXIS
@@ -167,7 +167,7 @@ def places(entry: Tensor, n: int, k: int) -> Tensor:
 
 
 def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
-    """What is sorted at once, and where it starts."""
+    """The parts that are sorted at once, each after the index where it starts."""
     starts = range(0, side.shape[1], tuning.SORTED_AT_ONCE)
     return [(start, side[:, start : start + tuning.SORTED_AT_ONCE]) for start in starts]
 
@@ -196,7 +196,7 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Sorte
 
 
 def _all_merged(runs: list[SortedRun]) -> SortedRun:
-    """All runs as one. Runs that were merged are freed at once: for 2^31 points they are most of a GPU's memory."""
+    """Merge all runs. Those that were merged are freed at once: for 2^31 points they are most of a GPU's memory."""
     while len(runs) > 1:
         merged = []
         while runs:
@@ -206,7 +206,7 @@ def _all_merged(runs: list[SortedRun]) -> SortedRun:
 
 
 def _merged(one: SortedRun, two: SortedRun, *, words: bool) -> SortedRun:
-    """Two runs as one, the first before the second where they tie; ``words``: bits in place of entries."""
+    """Merge two runs, the first before the second where they tie; ``words``: with bits in place of entries."""
     tile = tuning.MERGE_TILE
     h, size = one.position.shape[0], one.size + two.size
     length, pieces = padded(size), -(-size // tile)

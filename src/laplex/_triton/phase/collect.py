@@ -74,7 +74,7 @@ def _settled(parts: Tensor, fault: Tensor, matrix: Matrix, cut: Pieces, flags: t
 
 
 def _pieces(matrix: Matrix, order: Joined, h: int) -> tuple[Tensor, ...]:
-    """The short side is the targets."""
+    """The ``Pieces`` into which the targets, which are the short side, cut the long one."""
     target = matrix.target.reshape(h, -1)
     k, size = target.shape[-1], matrix.source.shape[-1]
     place_of = order.place_of

@@ -54,7 +54,7 @@ class _Backward(NamedTuple):
 
 @replayed(lambda x, phi, psi, matrix: ((x, phi, psi, *matrix.tensors), matrix.order.layout))
 def product(x: Tensor, phi: Tensor, psi: Tensor, matrix: Matrix, *, keep: bool) -> tuple[Tensor, ...]:
-    """y (*X, n) of x (*X, k) and phases (*H, n), (*H, k); with ``keep`` also what :func:`pullback` wants to have."""
+    """y (*X, n) for x (*X, k) and phases (*H, n), (*H, k); with ``keep`` also the sums that :func:`pullback` takes."""
     matrix, targets, sources = _contiguous(matrix, phi, psi)
     y = even_like(x, phi.shape[-1], matrix)
     rows, out = flat_rows(x, matrix.tau), flat_rows(y, matrix.tau)
@@ -98,7 +98,7 @@ def pullback(
 
 
 def _pull_spread(backward: _Backward) -> tuple[Pulled, Pulled, Tensor | None]:
-    """x was spread, so g is collected."""
+    """The gradients if x was spread: g is collected."""
     g, x, x_bar, matrix, targets, sources, needs = backward
     at_targets, at_sources = Pulled(), Pulled()
     if needs.phi or needs.target:
@@ -110,7 +110,7 @@ def _pull_spread(backward: _Backward) -> tuple[Pulled, Pulled, Tensor | None]:
 
 
 def _pull_collect(backward: _Backward, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None]:
-    """x was collected, so g is spread."""
+    """The gradients if x was collected: g is spread."""
     g, x, x_bar, matrix, targets, sources, needs = backward
     at_targets, at_sources = Pulled(), Pulled()
     if needs.phi or needs.target or needs.tau:
@@ -123,7 +123,7 @@ def _pull_collect(backward: _Backward, *sums: Tensor) -> tuple[Pulled, Pulled, T
 
 
 def _pull_tiles(backward: _Backward, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None]:
-    """Even and odd sums of x were kept; those of g are scanned."""
+    """The gradients if even and odd sums of x were kept: those of g are scanned."""
     g, x, x_bar, matrix, targets, sources, needs = backward
     at_targets, at_sources = Pulled(), Pulled()
     tau_bar = pull = None

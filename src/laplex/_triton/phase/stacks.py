@@ -37,7 +37,7 @@ class Pulled(NamedTuple):
 
 
 def stack(x: Tensor, angle: Tensor, dtype: torch.dtype) -> Tensor:
-    """(h, 2 m, size) of x (h, m, size) and its phases."""
+    """The stack (h, 2 m, size) of x (h, m, size) and its phases."""
     h, m, size = x.shape
     width, most_rows = tuning.STACK_TILE
     rows = min(most_rows, power(m))
@@ -48,7 +48,7 @@ def stack(x: Tensor, angle: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def unstack(even: Tensor, angle: Tensor, out: Tensor) -> None:
-    """Fill out (h, m, size) with the product, of the even sums."""
+    """Fill out (h, m, size) with the product, from the even sums."""
     _unstack(Stacks(even), PhasedSide(even, angle), out, None, even)
 
 
@@ -58,7 +58,7 @@ def pulled(sums: Stacks, side: PhasedSide, factor: Tensor, tau: Tensor, out: Ten
 
 
 def _unstack(sums: Stacks, side: PhasedSide, out: Tensor | None, factor: Tensor | None, tau: Tensor) -> Pulled:
-    """A tensor that is not given is not touched; ``angle`` stands in for it."""
+    """Launch the program. A tensor that is not given is not touched; ``angle`` stands in for it."""
     angle = side.angle
     even, odd, weighted = (angle if stacked is None else stacked for stacked in sums)
     filled, given = (angle if tensor is None else tensor for tensor in (out, factor))
@@ -84,5 +84,5 @@ def _unstack(sums: Stacks, side: PhasedSide, out: Tensor | None, factor: Tensor 
 
 
 def _over_blocks(parts: Tensor) -> Tensor:
-    """(h, blocks, size) to (h, size)."""
+    """Sum (h, blocks, size) to (h, size)."""
     return parts[:, 0] if parts.shape[1] == 1 else block_sum(parts)

@@ -55,7 +55,7 @@ def scan_blocks(matrix: Matrix, operands: Operands) -> Tensor:
         x.shape, x.stride(), out.shape, out.stride(), other.stride(), x.dtype, first=order.first,
         in_order=order.in_order, checked=order.is_checked, odd=odd, pull=pull, adjacent=rows_adjacent,
     )  # fmt: skip
-    # Of half precision float32 is exact enough; Triton 3.7 does not compile results of float64 units in bfloat16.
+    # For half precision float32 is exact enough; Triton 3.7 does not compile results of float64 units in bfloat16.
     plan = block_schedule(problem, x.dtype == torch.float32 and multiplies_doubles(x.device))
     position = order.position
     if order.is_checked:

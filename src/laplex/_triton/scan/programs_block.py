@@ -56,7 +56,7 @@ SMALLEST = tl.constexpr(2.0**-126)
 
 @triton.jit
 def points_of(entry, position, place, stop, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
-    """Of places before ``stop``: positions, is_target, is_source, index. Beyond it the last position, and neither."""
+    """For places before ``stop``: positions, is_target, is_source, index. Beyond it the last position, and neither."""
     inside = place < stop
     here = tl.minimum(place, stop - 1)
     is_row, index = entry_of(entry, here, padded, IN_ORDER)

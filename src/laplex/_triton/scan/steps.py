@@ -38,7 +38,7 @@ def carry(scratch: Tensor, tau: Tensor, plan: Carry) -> None:
 
 
 def block_sum(pull: Tensor) -> Tensor:
-    """(h, blocks, n) to (h, n), in one launch and float64; torch's ``sum`` with a dtype would be three."""
+    """Sum (h, blocks, n) to (h, n), in one launch and float64; torch's ``sum`` with a dtype would take three."""
     h, blocks, n = pull.shape
     numbers, most_rows = tuning.BLOCK_SUM_TILE
     summed, rows = pull.new_empty((h, n)), step(blocks, most_rows, 4, 16)

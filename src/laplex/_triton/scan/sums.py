@@ -104,7 +104,7 @@ def narrow_sums(v, down, up, to_last, from_last, left, right):
 
 @triton.jit
 def _of_last_thread(v):
-    """The last thread's value, for all threads. Of a scan that is the total, and cheaper than a reduction."""
+    """The last thread's value, for all threads. After a scan that is the total, and cheaper than a reduction."""
     return tl.gather(v, tl.full([v.shape[0]], v.shape[0] - 1, tl.int32), 0)
 
 
@@ -112,8 +112,8 @@ def _of_last_thread(v):
 def runs(same):
     """Runs of equal positions that cross threads; ``same`` says whether a point equals the point before it.
 
-    Returned are, for every point, whether it is in one run with the last point of the thread before, and, for every
-    thread, the thread in which the run that reaches it from the thread before begins.
+    Return, for every point, whether it is in one run with the last point of the thread before, and, for every thread,
+    the thread in which the run that reaches it from the thread before begins.
     """
     connected = tl.associative_scan(same, 0, _both)
     thread = tl.arange(0, same.shape[1])
@@ -140,7 +140,7 @@ def _larger(one, two):
 
 @triton.jit
 def narrow_odd_sums(v, ties, tied, near, back_near, far, back_far, from_near, from_far):
-    """The sum up to every point, the sum from it on, and the strict sum: the first without ties. Of a narrow tile.
+    """For a narrow tile: the sum up to every point, the sum from it on, and the strict sum, the first without ties.
 
     The points come in the order in which the sources tied with a target lie before it. (If FIRST the tile is MIRRORED
     for that.) So the strict sum at a target is the sum before the first point of its run of equal positions. That sum

@@ -14,7 +14,7 @@ from laplex._triton.short import programs
 
 
 def reads_table(sources: int, targets: int, sums: int) -> bool:
-    """Whether a table of the sums at few sources pays, for ``sums`` sums at all targets and rows."""
+    """Whether a table of the sums at few sources pays off, for ``sums`` sums at all targets and rows."""
     long = targets >= tuning.SHORT_AXIS_RATIO * sources
     return long and sources <= tuning.TABLE_SOURCES and sums >= tuning.TABLE_FROM
 
@@ -31,7 +31,7 @@ def spread(
 ) -> tuple[Tensor, Tensor]:
     """Few sources, many targets: fill even and odd sums, (h, m, n) each; or reduce those of weights (h, m, n).
 
-    Returned are what is pulled, (h, n), the sum over rows of weights times odd sums, and what adds up to tau_bar,
+    Return what is pulled, (h, n), the sum over rows of weights times odd sums, and what adds up to tau_bar,
     (h, programs); they mean nothing unless they are asked for. No order is needed: the sources are sorted here, and
     every target finds its place among them.
     """
@@ -59,8 +59,8 @@ def spread(
 
 
 def ranked_sources(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
-    """The targets, the sorted sources and their order, and ``ends`` (h, size), of which the first and the last number
-    of every matrix that matters are finite only if all its targets are.
+    """The targets, the sorted sources and their order, and ``ends`` (h, size). For every matrix, the first number of
+    ``ends`` and the last that matters (see ``places_of_ends``) are finite only if all its targets are.
 
     The positions of an order that is known to be right have all anchors between them. Few sources are ranked by
     counting, in one launch.
@@ -94,7 +94,7 @@ def _fault_of(target: Tensor, out: Tensor) -> None:
 
 
 def unstage(merged_y: Tensor, of_targets: Tensor, even: Tensor) -> None:
-    """even (h, m, n) out of the merged order (h, m, padded)."""
+    """Copy even (h, m, n) out of the merged order (h, m, padded)."""
     h, m, n = even.shape
     width = tuning.UNSTAGE_TILE
     sizes = m, n, merged_y.shape[-1], of_targets.stride(0), *even.stride()
@@ -102,7 +102,7 @@ def unstage(merged_y: Tensor, of_targets: Tensor, even: Tensor) -> None:
 
 
 def stage(x: Tensor, place_of: Tensor, merged_x: Tensor, start: int) -> None:
-    """x (h, m, k) into the merged order, with adjacent rows: merged_x has (h, padded, m) numbers.
+    """Copy x (h, m, k) into the merged order, with adjacent rows: merged_x has (h, padded, m) numbers.
 
     The places of the sources begin at ``start`` of place_of (h, 1, n + k). (A slice would be a tensor that a replay
     does not know.)

@@ -3,7 +3,7 @@
 A row of n sorted numbers is cut into tiles of TILE places. As in ``scan.programs``, every tile is reduced, the sums of
 tiles are carried, and every tile is scanned; a row that is one tile (ALONE) needs the last step only. Rows and columns
 of the kernel are the same numbers, so a place reads the sums of its own place, *from the left* of all numbers up to it,
-and *from the right* of all from it on. Either has the number itself.
+and *from the right* of all from it on. Both include the number itself.
 
 A tile's state has up to four sums: of exp(-u) a, of u exp(-u) a (DEGREE), of exp(-u) b (SECOND), and of t over the
 numbers tied with the position the state is referred to (TIES). u counts in powers of two, as the rate does.

@@ -37,7 +37,7 @@ What a chunk does
 
 One state
     Here -Q takes the place of S, with Q the variance of the state after a point: no step subtracts, nor does 1 - N E
-    if the first guess of Q is 0. It is the smallest number instead whose inverse is harmless, because with two equal
+    if the first guess of Q is 0. It is instead the smallest number whose inverse is harmless, because with two equal
     times and no noise d would be 0.
 
 Back

@@ -43,7 +43,7 @@ def gather(maps: Tensor, later: Tensor, size: int, series: int) -> None:
 
 
 def total(sums: Tensor, series: int, *, smallest: int = -1) -> Tensor:
-    """Sums (fields, series) over the chunks of (fields, lanes); of the field ``smallest`` the least, or -1."""
+    """Sums (fields, series) over the chunks of (fields, lanes); for the field ``smallest`` the least one, or -1."""
     totals = sums.new_empty(sums.shape[0], series)
     numbers = sums.shape[1] // series, smallest
     flags = (tuning.STATE_SUMMED,)
@@ -52,7 +52,7 @@ def total(sums: Tensor, series: int, *, smallest: int = -1) -> Tensor:
 
 
 def launch_lanes(program: Any, lanes: int, tensors: tuple[Tensor, ...], **values: Any) -> None:
-    """Launch a program of lanes; of the values by name it gets those that it has."""
+    """Launch a program of lanes, with those of the named values that are among its parameters."""
     width, warps, unroll = tuning.STATE_LANES
     values |= {"lanes": lanes, "LANES": width, "UNROLL": unroll if values["SIZE"] <= tuning.STATE_UNROLLED else 1}
     numbers, flags = by_name(program, **{name: values[name] for name in (*program.numbers, *program.flags)})
@@ -79,6 +79,6 @@ def _down(
 
 
 def _sizes(count: int, size: int, series: int) -> dict[str, int]:
-    """Of a level with ``count`` maps in every series; a lane has a group."""
+    """The sizes of a level with ``count`` maps in every series; each lane has a group."""
     groups = -(-count // tuning.STATE_GROUP)
     return {"count": count, "groups": groups, "lanes": series * groups, "SIZE": size, "GROUP": tuning.STATE_GROUP}

@@ -25,7 +25,7 @@ MAX_STATES = MAX_CHAIN = 5  # with six a program takes a minute to compile
 class Layout(NamedTuple):
     """The blocks of a kernel as flags of the programs."""
 
-    LAYOUT: int  # of every block a byte: its kind, and four times its first state
+    LAYOUT: int  # a byte for every block: its kind plus four times its first state
     BLOCKS: int
     SIZE: int  # states
     MASK: int  # which entries of Phi may differ from 0
@@ -63,12 +63,12 @@ class Walk(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Of every series."""
+        """The chunks of every series."""
         return -(-self.tensors[0].shape[1] // self.chunk)
 
     @property
     def lanes(self) -> int:
-        """Chunks of all series."""
+        """The chunks of all series."""
         return self.tensors[0].shape[0] * self.chunks
 
     def values(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _pull(
     counts: Tensor | None,
     *others: Tensor,
 ) -> Results:
-    """The gradients of gaps, diag and y, and of all series those of rates, squares and g, (2 BLOCKS + SIZE, h).
+    """The gradients of gaps, diag and y, and those of rates, squares and g for all series, (2 BLOCKS + SIZE, h).
 
     The others are what the likelihood saved, entries and maps, and the cotangents of quad and logdet.
     """
@@ -162,7 +162,7 @@ def _pull(
 
 
 def _stage(walk: Walk) -> Tensor:
-    """(field, CHUNK, lanes)."""
+    """The staged points, (field, CHUNK, lanes)."""
     gaps, rates, squares, _g, diag, y = walk.tensors
     staged = walk.empty(walk.layout.staged, walk.chunk, walk.lanes)
     tensors = gaps, _or(walk.order, gaps), _or(walk.counts, gaps), diag, y, rates, squares, staged

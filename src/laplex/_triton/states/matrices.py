@@ -111,7 +111,7 @@ def dot(x, y, SIZE: tl.constexpr, MASK: tl.constexpr):
 
 @triton.jit
 def plus_outer(x, v, scale, SIZE: tl.constexpr):
-    """x + v v^T scale, of a symmetric x."""
+    """x + v v^T scale, for a symmetric x."""
     values = ()
     for i in tl.static_range(SIZE):
         scaled = v[i] * scale
@@ -122,7 +122,7 @@ def plus_outer(x, v, scale, SIZE: tl.constexpr):
 
 @triton.jit
 def times(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
-    """m x of a vector."""
+    """m x, for a vector x."""
     values = ()
     for i in tl.static_range(SIZE):
         value = tl.zeros_like(x[0])
@@ -135,7 +135,7 @@ def times(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
 
 @triton.jit
 def times_back(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
-    """m^T x of a vector."""
+    """m^T x, for a vector x."""
     values = ()
     for i in tl.static_range(SIZE):
         value = tl.zeros_like(x[0])
@@ -148,7 +148,7 @@ def times_back(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
 
 @triton.jit
 def times_symmetric(x, v, SIZE: tl.constexpr, MASK: tl.constexpr):
-    """x v of a symmetric x, where bit i of MASK says whether v_i may differ from 0."""
+    """x v, for a symmetric x, where bit i of MASK says whether v_i may differ from 0."""
     values = ()
     for i in tl.static_range(SIZE):
         value = tl.zeros_like(x[0])
@@ -161,7 +161,7 @@ def times_symmetric(x, v, SIZE: tl.constexpr, MASK: tl.constexpr):
 
 @triton.jit
 def product(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
-    """m x of matrices; MASK is that of m."""
+    """m x, for matrices; MASK is that of m."""
     values = ()
     for i in tl.static_range(SIZE):
         for j in tl.static_range(SIZE):
@@ -213,13 +213,13 @@ def upper_product_back(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
 
 @triton.jit
 def conjugated(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
-    """m x m^T of a symmetric x."""
+    """m x m^T, for a symmetric x."""
     return upper_product(product(m, full(x, SIZE), SIZE, MASK), m, SIZE, MASK)
 
 
 @triton.jit
 def conjugated_back(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
-    """m^T x m of a symmetric x."""
+    """m^T x m, for a symmetric x."""
     every = full(x, SIZE)
     values = ()
     for i in tl.static_range(SIZE):  # x m

@@ -15,7 +15,7 @@ from laplex._triton.states.matrices import constants, loaded, loaded_where, plus
 
 @triton.jit
 def group_of(groups, lanes, LANES: tl.constexpr):
-    """Of every lane: its index, whether it is there, its series, and its group in the series."""
+    """For every lane: its index, whether it exists, its series, and its group in the series."""
     own = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     lane = tl.minimum(own, lanes - 1)
     return lane, own < lanes, lane // groups, lane % groups
@@ -57,9 +57,9 @@ def spread_program(
     maps, from_groups, entries, count, groups, lanes,
     SIZE: tl.constexpr, TOP: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """From what enters every group, what enters each of its chunks: ``entries`` (TRIANGLE + SIZE, all maps).
+    """From what enters every group, find what enters each of its chunks: ``entries`` (TRIANGLE + SIZE, all maps).
 
-    TOP: there is one group in a series, and nothing enters it. ADD: it is added to entries, and not written.
+    TOP: a series has one group, and nothing enters it. ADD: the result is added to ``entries`` instead of written.
     """
     TRIANGLE: tl.constexpr = SIZE * (SIZE + 1) // 2
     lane, known, series, group = group_of(groups, lanes, LANES)

@@ -26,7 +26,7 @@ from laplex._triton.states.programs import mapped, measured
 
 @triton.jit
 def place_of(point, series, n, REVERSE: tl.constexpr):
-    """Where a point is, the step that leads to it in the direction of the walk, and whether it is there."""
+    """Where a point is, the step that leads to it in the direction of the walk, and whether it exists."""
     inside = point < n
     if REVERSE:
         place = series * n + tl.where(inside, n - 1 - point, 0)

@@ -107,7 +107,7 @@ def pull_program(
 ):  # fmt: skip
     """Walk over every chunk, and back: from ``entries``, and from the N and r of all that follows it, in ``later``.
 
-    Written are the gradients of gaps, diag and y, and the sums over a chunk for rates, squares and g: (2 BLOCKS + SIZE,
+    Write the gradients of gaps, diag and y, and the sums over a chunk for rates, squares and g: (2 BLOCKS + SIZE,
     lanes).
     """
     TRIANGLE: tl.constexpr = SIZE * (SIZE + 1) // 2

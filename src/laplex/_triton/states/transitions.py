@@ -1,12 +1,12 @@
 """Transitions Phi of blocks with one to three states, which ``laplex._states`` defines, and their derivatives.
 
-As many numbers as a block has states say all of its Phi, the *parts*:
+A block has as many *parts*, numbers that determine its Phi, as it has states:
 
     kind 1    e^(-aD)
     kind 2    e^(-aD) times C and S
     kind 3    e^(-aD) times 1, D and D^2 / 2
 
-A kernel of one state has two: rho = e^(-aD) and kappa = 1 - rho^2. Byte i of LAYOUT describes block i: two bits have
+A kernel of one state has two: rho = e^(-aD) and kappa = 1 - rho^2. Byte i of LAYOUT describes block i: two bits hold
 its kind, the next four its first state.
 """
 
