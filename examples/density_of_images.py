@@ -1,6 +1,6 @@
-"""A Gaussian over photographs: fit it by EM, sample from it, and condition it. It needs laplex[images].
+"""A Gaussian over photographs: fit it by EM, sample from it, and condition it. Needs laplex[images].
 
-Writes samples and inpainted photographs as a PNG file into a folder: by default a temporary one.
+Writes samples and inpainted photographs as PNG files to a folder, by default a temporary one.
 Run it: python examples/density_of_images.py [folder]
 """
 
@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
     laplex.density.pictures.grid(path, rows, SHAPE)
     print(f"wrote {path}")
 
-    # The self-check: inpainting beats the mean photograph, and the likelihood is that of a dense Gaussian.
+    # The self-check: inpainting beats the mean photograph, and the likelihood equals that of a dense Gaussian.
     error, plain = ((guess - held_out)[:, ~known].square().mean().sqrt() for guess in (filled, model.mean))
     print(f"error in the unseen half: {error:.3f}; with the mean photograph: {plain:.3f}")
     assert error < 0.95 * plain, f"inpainting is no better than the mean: {error:.3f} against {plain:.3f}"

@@ -55,7 +55,7 @@ def main() -> None:
     inside = ((truth[new] - mean).abs() < 1.96 * variance.sqrt()).double().mean()
     print(f"{len(mean)} new times: {100 * float(inside):.0f} % of the truth lie within the 95 % intervals")
 
-    # The self-check: the same with dense matrices.
+    # The self-check: compare with dense matrices.
     covariance = amplitude**2 * laplex.reference.kernel(times[old], times[old], tau)
     covariance.diagonal().add_(noise**2)
     cross = amplitude**2 * laplex.reference.kernel(times[new], times[old], tau)

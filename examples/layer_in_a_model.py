@@ -1,6 +1,6 @@
-"""A wide layer of a model, replaced by a layer of kernels: few parameters, if its anchors start in the right places.
+"""Replace a model's wide layer by a layer of kernels: few parameters suffice if its anchors start in the right places.
 
-The data are signals of 3000 features. Neighbouring features vary together, but they are shuffled, and the model
+The data are signals with 3000 features. Neighbouring features vary together, but they are shuffled, and the model
 does not know their order. Run it: python examples/layer_in_a_model.py
 """
 
@@ -23,7 +23,7 @@ def network() -> nn.Sequential:
 
 
 def placed(model: nn.Sequential, x: Tensor) -> nn.Sequential:
-    """Put the anchors of the first layer where the data suggest: gradient descent does not find an order."""
+    """Put the anchors of the first layer where the data suggest, because gradient descent does not find an order."""
     with torch.no_grad():
         model[0].b.copy_(HIDDEN * laplex.seriate(x))  # features that vary together lie close to each other
         model[0].a.copy_(torch.arange(HIDDEN) + 0.5)  # each hidden unit covers its part of the line
@@ -31,7 +31,7 @@ def placed(model: nn.Sequential, x: Tensor) -> nn.Sequential:
 
 
 def test_accuracy(model: nn.Sequential, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], lr: float) -> float:
-    """Sixty steps of Adam, then the share of test signals that are recognised."""
+    """Take sixty steps of Adam, then return the fraction of test signals that are recognised."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     for _ in range(60):
         optimizer.zero_grad()
@@ -49,18 +49,18 @@ def main() -> None:
 
     dense, anywhere, seriated = network(), network(), network()
     for model in (anywhere, seriated):
-        # In place. The places come from the data and should stay near there: with tau = 1 Adam moves them slowly.
+        # In place. The places come from the data and should stay close to them: with tau = 1 Adam moves them slowly.
         table = laplex.nn.replace_linear(model, kernels=1, include="0", tau=1.0)
     print(table)
     models = {"nn.Linear": dense, "kernels": anywhere, "kernels, placed": placed(seriated, train[0])}
     accuracies = {}
     for name, model in models.items():
-        rate = 1e-3 if model is dense else 1e-2  # one rate for the kernels and for the dense layer above them
+        rate = 1e-3 if model is dense else 1e-2  # the same rate for the kernels and for the dense layer above them
         accuracies[name] = test_accuracy(model, train, test, rate)
         count = sum(parameter.numel() for parameter in model.parameters())
         print(f"{name:16} {count:7,} parameters, test accuracy {accuracies[name]:.3f}")
 
-    # The self-check: the layer applies the matrix that it says it has, and the model learned.
+    # The self-check: the layer applies the matrix that it claims to have, and the model learned.
     layer = seriated[0]
     with torch.no_grad():
         difference = (layer(test[0]) - layer.to_linear()(test[0])).abs().max()

@@ -1,4 +1,4 @@
-"""One product over several processes: each has a part of the points, and no process has all of them.
+"""One product over several processes: each has a part of the points, and none has all of them.
 
 Run it: torchrun --standalone --nproc-per-node 2 examples/over_processes.py
 (python examples/over_processes.py starts the two processes itself.)
@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 import laplex
 
-POINTS, TAU = 1 << 17, 0.01  # in all
+POINTS, TAU = 1 << 17, 0.01  # points over all processes
 
 
 def mine(values: torch.Tensor) -> torch.Tensor:
-    """The part of this process; a real program reads only that."""
+    """This process's part; a real program would read only that."""
     return values[..., dist.get_rank() :: dist.get_world_size()].contiguous()
 
 
@@ -29,9 +29,9 @@ def main() -> None:
 
     plan = laplex.distributed.Plan(rows, cols)
     y = laplex.distributed.linear(operand, rows, cols, TAU, plan=plan)
-    y.square().sum().backward()  # of all processes together: gradients are those of the sum of their losses
+    y.square().sum().backward()  # over all processes: gradients are those of the sum of their losses
 
-    # The self-check: direct sums of a few rows, and the gradient of one process.
+    # The self-check: compare with direct sums for a few rows, and with the gradient of one process.
     for i in range(0, len(rows), len(rows) // 5):
         direct = (torch.exp(-(rows[i] - b).abs().double() / TAU) * x).sum()
         scale = (torch.exp(-(rows[i] - b).abs().double() / TAU) * x.abs()).sum()

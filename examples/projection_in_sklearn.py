@@ -1,4 +1,4 @@
-"""A projection of many features to few in a scikit-learn pipeline, compared with PCA. It needs laplex[sklearn].
+"""A projection of many features to few in a scikit-learn pipeline, compared with PCA. Needs laplex[sklearn].
 
 Run it: python examples/projection_in_sklearn.py
 """
@@ -31,7 +31,7 @@ def main() -> None:
     for name, accuracy in score.items():
         print(f"{name:7} {COMPONENTS} components from {x.shape[1]} features, {stored[name]:5} numbers: {accuracy:.3f}")
 
-    # The self-check: transform is the product with the matrix of the definition, and the pipeline learned.
+    # The self-check: transform multiplies by the matrix of the definition, and the pipeline learned.
     standard = model[0].transform(x_test)
     dense = laplex.reference.kernel(projection.a, projection.b, projection.tau).numpy()
     difference = np.abs(model[1].transform(standard) - standard @ dense.T).max()

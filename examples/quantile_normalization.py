@@ -1,8 +1,8 @@
-"""Quantile normalization inside a model: measurements of two laboratories are given one distribution.
+"""Quantile normalization inside a model: measurements from two laboratories are given the same distribution.
 
-Each laboratory has an instrument with a scale of its own: an unknown increasing function of the truth. Ranks do not see
-it. The soft ranks are differentiable, so what comes before a normalization, the weights that mix the features, is
-trained through it. Run it: python examples/quantile_normalization.py
+Each laboratory has an instrument with its own scale: an unknown increasing function of the truth. It does not affect
+ranks. The soft ranks are differentiable, so what comes before the normalization, the weights that mix the features,
+is trained through it. Run it: python examples/quantile_normalization.py
 """
 
 import torch
@@ -15,13 +15,13 @@ NORMAL = torch.distributions.Normal(0.0, 1.0)
 
 
 def sample(distort, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Measurements of a laboratory, and labels that follow one direction of the true features."""
+    """A laboratory's measurements, and labels that depend on one direction of the true features."""
     true = torch.randn(SAMPLES, FEATURES)
     return distort(true), (true @ wanted > 0).float()
 
 
 class Normalized(nn.Module):
-    """A learned direction whose values, batch by batch, become a sample of the normal distribution; then a label."""
+    """A learned direction whose values, batch by batch, become normally distributed; then a label."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Normalized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         target = NORMAL.icdf((torch.arange(len(x)) + 0.5) / len(x))
-        each = laplex.soft.quantile_normalize(x, target, 0, tau="auto")  # every feature for itself
+        each = laplex.soft.quantile_normalize(x, target, 0, tau="auto")  # every feature by itself
         mixed = self.mix(each)
         return self.head(laplex.soft.quantile_normalize(mixed, target, 0, tau=0.05))[:, 0]
 

@@ -1,7 +1,7 @@
 """Learning to sort images: a network is told the order of lists of numbers, never a digit, and learns to score them.
 
-The task of NeuralSort and SoftSort, with the digits of scikit-learn. The loss needs n entries of a soft permutation, so
-a list may be long. Run it: python examples/sort_digits.py [--n 3, 5, 9 or 15] [--steps 600]
+This is the task of NeuralSort and SoftSort, with scikit-learn's digits. The loss needs only n entries of a soft
+permutation, so a list may be long. Run it: python examples/sort_digits.py [--n 3, 5, 9 or 15] [--steps 600]
 """
 
 import argparse
@@ -16,20 +16,20 @@ TRAIN, LISTS = 1300, 20
 
 
 def draw(x: Tensor, y: Tensor, lists: int, n: int) -> tuple[Tensor, Tensor]:
-    """Lists of n numbers of four digits: images (lists * n, 1, 8, 32), and the numbers (lists, n)."""
+    """Draw lists of n four-digit numbers: images (lists * n, 1, 8, 32), and the numbers (lists, n)."""
     chosen = torch.randint(len(x), (lists, n, 4))
     images = x[chosen].movedim(-2, -3).reshape(lists * n, 1, 8, 32)
     return images, (y[chosen] * torch.tensor([1000, 100, 10, 1])).sum(-1)
 
 
 def network() -> nn.Module:
-    """Reads all four digits alike, and gives the number a score."""
+    """A network that reads all four digits in the same way, and gives the number a score."""
     digit = nn.Conv2d(1, 64, 8, stride=8), nn.ReLU(), nn.Conv2d(64, 32, 1), nn.ReLU()
     return nn.Sequential(*digit, nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
 
 
 def dense_loss(scores: Tensor, order: Tensor) -> Tensor:
-    """The same loss with SoftSort's matrix formed."""
+    """The same loss, computed from SoftSort's dense matrix."""
     distance = (scores.sort(-1).values[..., :, None] - scores[..., None, :]).abs()
     return -torch.log_softmax(-distance, -1).gather(-1, order[..., None]).mean()
 
@@ -65,7 +65,7 @@ def main() -> None:
     each, every = float(right.float().mean()), float(right.all(-1).float().mean())
     print(f"new digits, n = {options.n}: {each:.3f} of the numbers in their place, {every:.3f} of the lists in order")
 
-    # The self-check: the loss is that of the dense matrix, and the network sorts far better than by chance.
+    # The self-check: the loss equals that of the dense matrix, and the network sorts far better than chance.
     differs = float((loss - dense_loss(scores, wanted)).abs().detach())
     assert differs < 1e-5, f"the loss differs from the dense one by {differs:.1e}"
     assert each > 2 / options.n, f"only {each:.3f} of the numbers are in their place"

@@ -1,8 +1,8 @@
-"""A loss on ranks for tabular data: the progression of diabetes, by a network that minimizes 1 - its rank correlation.
+"""A loss on ranks for tabular data: the progression of diabetes, from a network that minimizes 1 - rank correlation.
 
-Where only the order of predictions matters, a mean squared error asks for too much. With the targets as they were
-measured both losses do alike; with the same targets on a scale with a long tail the squared error sees little but the
-tail, and ranks do not see the scale at all. Run it: python examples/spearman_loss.py
+If only the order of predictions matters, a mean squared error asks for too much. With the targets as measured, both
+losses do equally well; with the same targets on a scale with a long tail, the squared error sees little but the tail,
+while ranks do not see the scale at all. Run it: python examples/spearman_loss.py
 """
 
 import torch
@@ -57,7 +57,7 @@ def main() -> None:
             reached[target, name] = correlation(model, x[TRAIN:], y[TRAIN:])
             print(f"targets {target:12} {name:18}: Spearman's correlation {reached[target, name]:.3f} on new patients")
 
-    # The self-check: the loss is what SciPy computes as tau goes to 0, and it does not see the stretch.
+    # The self-check: as tau goes to 0 the loss is what SciPy computes, and stretching does not change it.
     with torch.no_grad():
         scores = model(x[:TRAIN])
     exact = 1 - correlation(model, x[:TRAIN], y[:TRAIN])

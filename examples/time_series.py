@@ -1,4 +1,4 @@
-"""CO2 at Mauna Loa, week by week: a Gaussian process is fitted, forecasts ten years, and splits the series into parts.
+"""CO2 at Mauna Loa, week by week: fit a Gaussian process, forecast ten years, and split the series into parts.
 
 The model: a trend over decades, variations over years, a season, weather over weeks, and noise, all of them fitted.
 Needs statsmodels, for the data. Run it: python examples/time_series.py
@@ -24,7 +24,7 @@ def main() -> None:
     old = t < 1992
 
     trend, years = Matern52(scale=60.0, sigma=40.0), Matern52(scale=2.0, sigma=0.6)
-    season = SHO(period=torch.tensor(1.0), quality=5000.0, sigma=2.0)  # a period that is a tensor is not fitted
+    season = SHO(period=torch.tensor(1.0), quality=5000.0, sigma=2.0)  # a period given as a tensor is not fitted
     overtone = SHO(period=torch.tensor(0.5), quality=5000.0, sigma=0.6)
     weeks = Matern32(scale=0.05, sigma=0.3)
     kernel = trend + years + season + overtone + weeks
@@ -43,7 +43,7 @@ def main() -> None:
     swing = given.mean(t, kernel=season + overtone, include_mean=False)
     print(f"the season goes from {swing.min():.1f} to {swing.max():.1f} ppm")
 
-    # The self-check: the same with dense matrices.
+    # The self-check: compare with dense matrices.
     covariance = process.kernel(t[old])
     covariance.diagonal().add_(noise**2)
     residual = y[old] - y[old].mean()

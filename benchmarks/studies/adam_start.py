@@ -1,10 +1,10 @@
-"""Where Adam should start on the paper's density: named starts, ImageNette by default, one, two and three components.
+"""Where Adam should start on the paper's density: named starts, with 1 to 3 components, by default on ImageNette.
 
     PYTHONPATH=src python3 -m benchmarks.studies.adam_start --data DIR --out DIR --seconds 400 writes adam-start.json
 
-Every start is trained shortly, then the best ones of each number of components as long as the paper trains. Likelihoods
-are of validation images; the share is that of the empirical Gaussian's. `laplex.density._gaussian` has the constants
-that were chosen so.
+Every start is trained briefly, then the best ones for each number of components as long as in the paper. Likelihoods
+are of validation images; the share is relative to the empirical Gaussian's. `laplex.density._gaussian` has the
+constants that were chosen this way.
 """
 
 import argparse
@@ -26,7 +26,7 @@ Start = Callable[[LaplexGaussian, Examples], None]
 
 
 def chosen(**constants: float) -> Start:
-    """The start of the library, with other constants."""
+    """The library's start, with other constants."""
 
     def start(model: LaplexGaussian, examples: Examples) -> None:
         with mock.patch.dict(vars(_gaussian), constants):
@@ -36,12 +36,12 @@ def chosen(**constants: float) -> Start:
 
 
 def blind(model: LaplexGaussian, examples: Examples) -> None:
-    """As the class makes it."""
+    """The start that the class's constructor makes."""
     model.mean.copy_(examples.mean)
 
 
 def slow_phases(turns: float) -> Start:
-    """Phases of the knots turn along the line; weights are matched again."""
+    """Let the phases of the knots turn along the line, and match the weights again."""
 
     def start(model: LaplexGaussian, examples: Examples) -> None:
         model.start_from(examples)
@@ -53,7 +53,7 @@ def slow_phases(turns: float) -> Start:
 
 
 def quarter_turns(model: LaplexGaussian, examples: Examples) -> None:
-    """Neighbouring knots a quarter of a turn apart, so that phases choose between two functions."""
+    """Put neighbouring knots a quarter turn apart, so that phases choose between two functions."""
     model.start_from(examples)
     assert model.psi is not None
     model.psi.copy_(torch.arange(model.rank) % 2 * (math.pi / 2))
@@ -61,14 +61,14 @@ def quarter_turns(model: LaplexGaussian, examples: Examples) -> None:
 
 
 def shared_knots(model: LaplexGaussian, examples: Examples) -> None:
-    """All components at all knots, their functions alike."""
+    """Put all components at all knots, with equal functions."""
     model.start_from(examples)
     model._reset_factor(torch.tensor([1.0, 0.3, 0.3])[: model.components, None].expand(-1, model.rank).to(model.b))
     model._match((1 - _gaussian.NOISE**2) * examples.variance)
 
 
 def large_factor(model: LaplexGaussian, examples: Examples) -> None:
-    """Weights a third as large, and factors three times as large: Adam moves the weights further."""
+    """Make weights a third as large, and factors three times as large: Adam then moves the weights further."""
     model.start_from(examples)
     model.weight.div_(3)
     if model.triangle is not None:
@@ -78,7 +78,7 @@ def large_factor(model: LaplexGaussian, examples: Examples) -> None:
 
 
 def with_latent_covariance(model: LaplexGaussian, examples: Examples) -> None:
-    """One step of EM for the latent covariance: where z has the second moment T = R R^T, L becomes R^T L."""
+    """Take one step of EM for the latent covariance: if z has the second moment T = R R^T, L becomes R^T L."""
     model.start_from(examples)
     posteriors = [model.posterior(examples.some(part)) for part in examples.row_parts()]
     means, capacitance = torch.cat([one for one, _ in posteriors]), posteriors[0][1]
@@ -116,7 +116,7 @@ Run = dict[str, Any]
 
 
 def read(given: argparse.Namespace) -> tuple[Examples, Examples]:
-    """Images to fit, and 500 others, less the mean of the first."""
+    """Images to fit, and 500 others, both minus the mean of the former."""
     options = {"side": given.side, "channels": 3, "progress": lambda done, total: None}
     train, val = (images.load(given.data / f"imagenette224_{part}.npz", **options) for part in ("train0", "val"))
     examples = Examples(train.values[: given.images].to(given.device))
@@ -124,7 +124,7 @@ def read(given: argparse.Namespace) -> tuple[Examples, Examples]:
 
 
 def trained(name: str, components: int, epochs: int, given: argparse.Namespace, data: tuple[Examples, Examples]) -> Run:
-    """The likelihood of the validation images before training and after it."""
+    """The likelihood of the validation images before and after training."""
     examples, others = data
     torch.manual_seed(0)
     model = LaplexGaussian(examples.dim, given.rank, components, device=given.device)
@@ -147,7 +147,7 @@ def trained(name: str, components: int, epochs: int, given: argparse.Namespace, 
 
 
 def finalists(runs: list[Run], components: int, count: int) -> list[str]:
-    """The best starts of a number of components so far."""
+    """The best starts so far for a number of components."""
     candidates = [run for run in runs if run["components"] == components]
     return [run["start"] for run in sorted(candidates, key=lambda run: -float(run["after"]))[:count]]
 

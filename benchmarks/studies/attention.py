@@ -1,15 +1,15 @@
-"""Attention by distances on a line beside attention by dot products, at equal parameters: what is learned, how fast.
+"""Attention by distances on a line against dot-product attention, with equally many parameters: accuracy and speed.
 
     python -m benchmarks.studies.attention                          all but the slowest task, small, on the CPU
     python -m benchmarks.studies.attention --quick --out FILE       the same in seconds, to see that it runs
     python -m benchmarks.studies.attention --device cuda --task regression       one task, at the sizes of a GPU
     python -m benchmarks.studies.attention --device cuda --task times
 
-writes benchmarks/results/attention-DEVICE.json; a part that is measured again replaces the one that was there. The
-tasks are those of ``attention_tasks``. Every kind of attention is trained with all rates and numbers of heads, by
-AdamW, with gradients clipped at 1 and the rate rising over a tenth of the steps and falling to 0. The setting with the
-best score on data that are used for nothing else is trained again from other seeds, and these are what counts. Times
-are those of forward and backward of one layer over the length of a sequence.
+writes benchmarks/results/attention-DEVICE.json; a part that is measured again replaces the previous one. The tasks are
+those of ``attention_tasks``. Every kind of attention is trained with all learning rates and numbers of heads, by AdamW,
+with gradients clipped at 1 and the rate rising over a tenth of the steps and then falling to 0. The setting with the
+best score on data used for nothing else is trained again from other seeds, and only these runs count. Times are
+for forward and backward of one layer, by the length of the sequence.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.studies.attention_tasks import EMBED, KINDS, TASKS, build, param
 from laplex.nn import LaplaceAttention
 
 RATES, HEADS, SEEDS = (1e-3, 3e-3, 1e-2, 3e-2), (4, 16), (1, 2, 3)
-SIZES = {  # of a device: rows and steps, and the length of the sequences of every task
+SIZES = {  # by device: rows and steps, and the length of the sequences of every task
     "cpu": {"rows": 8, "steps": 300, "regression": 256, "recall": 128, "pixels": 144},
     "cuda": {"rows": 32, "steps": 1000, "regression": 1024, "recall": 1024, "pixels": 1024},
     "quick": {"rows": 2, "steps": 3, "regression": 16, "recall": 16, "pixels": 16},
@@ -40,7 +40,7 @@ HELD_OUT, CHOICE = 10**6, 10**7  # seeds of the data for scores, and for the cho
 
 
 def train(task: str, setting: dict[str, Any], sizes: dict[str, int], device: str, seed: int) -> dict[str, Any]:
-    """A model after its training: its score on other data, and the time of a step."""
+    """Train a model; returns its score on other data, and the time of a step."""
     torch.manual_seed(seed)
     drawn, n, steps = TASKS[task], sizes[task], sizes["steps"]
     model = build(task, setting["kind"], setting["heads"], n).to(device)
@@ -87,7 +87,7 @@ def score(task: str, model: nn.Module, sizes: dict[str, int], device: str, seed:
 
 
 def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Both kinds on a task: all settings from one seed, and the best of each from others."""
+    """Compare both kinds on a task: all settings from one seed, and the best of each from others."""
     sizes = SIZES["quick" if options.quick else options.device]
     tried, runs = [], []
     for kind in KINDS:
@@ -102,7 +102,7 @@ def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare_starts(options: argparse.Namespace) -> dict[str, Any]:
-    """Regression by distances, with keys that start from the projection of queries, and from one of their own."""
+    """Compare regression by distances with keys that start from the queries' projection, and from one of their own."""
     sizes, task = SIZES["quick" if options.quick else options.device], "regression"
     setting = {"kind": "distances", "heads": 4, "rate": 3e-3}
     runs = [
@@ -114,7 +114,7 @@ def compare_starts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def layer_times(options: argparse.Namespace) -> dict[str, Any]:
-    """Forward and backward of one layer with 4 heads, in float32 and under autocast to bfloat16, one sequence."""
+    """Time forward and backward of a layer with 4 heads on one sequence, in float32 and under bfloat16 autocast."""
     rows = []
     for n in LENGTHS["quick" if options.quick else options.device]:
         for half in (False, True):
@@ -163,12 +163,12 @@ def main() -> None:
     options = parser.parse_args()
     out = options.out or COMMITTED / f"attention-{options.device}.json"
     report = json.loads(out.read_text()) if out.exists() else {"parts": {}}
-    now = conditions(options.device)  # the commit at the start, whatever is edited meanwhile
+    now = conditions(options.device)  # the commit at the start, in case files are edited meanwhile
     slow = {"pixels"} if options.device == "cpu" and not options.quick else set()
     for part in options.task or [part for part in PARTS if part not in slow]:
         measured = OTHERS[part](options) if part in OTHERS else compare(part, options)
         report["parts"][part] = {"conditions": now, **measured}
-        out.write_text(json.dumps(report, indent=1) + "\n")  # after every part: what was measured stays
+        out.write_text(json.dumps(report, indent=1) + "\n")  # after every part, so that no measurement is lost
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Three tasks over long sequences that are drawn as they are needed, and the models that learn them.
+"""Three tasks over long sequences, which are drawn as they are needed, and the models that learn them.
 
-regression    n noisy points of a random function on a line; its values elsewhere. What neural processes are shown on.
-recall        n pairs of a symbol and a value; the values of some of the symbols. Symbols have no order.
-pixels        a digit of seven segments, turned, scaled and noisy, as a sequence of n pixels, to be named.
+regression    given n noisy points of a random function on a line, predict its values elsewhere, as neural processes do
+recall        given n pairs of a symbol and a value, return the values of some of the symbols; symbols have no order
+pixels        name a seven-segment digit, rotated, scaled and noisy, given as a sequence of n pixels
 
-A model is the same for both kinds of attention, but for the width of its feed-forward layers, which makes up for the
-parameters that LaplaceAttention does not have.
+A model is the same for both kinds of attention, except for the width of its feed-forward layers, which makes up for
+the parameters that LaplaceAttention does not have.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch.nn import functional
 from laplex.nn import LaplaceAttention
 
 EMBED, HIDDEN = 64, 128  # the size of a token, and of a feed-forward layer in a model with dot products
-NOISE = 0.1  # of a point of a function
+NOISE = 0.1  # on each point of a function
 VALUES, DIGITS = 16, 10
 SEGMENTS = torch.tensor(  # of a digit, from (x, y) to (x, y): top, two on the right, bottom, two on the left, middle
     [[-1, 2, 1, 2], [1, 2, 1, 0], [1, 0, 1, -2], [-1, -2, 1, -2], [-1, 0, -1, -2], [-1, 2, -1, 0], [-1, 0, 1, 0]]
@@ -28,14 +28,14 @@ LIT = ["1111110", "0110000", "1101101", "1111001", "0110011", "1011011", "101111
 
 
 class Batch(NamedTuple):
-    """What a model is given, and what it should find."""
+    """What a model is given, and what it should return."""
 
     inputs: tuple[Tensor, ...]
     wanted: Tensor
 
 
 class Task(NamedTuple):
-    """How to draw a batch, to build a model, to score it, and what the score is called."""
+    """How to draw a batch, to build a model and to score it, and the name of the score."""
 
     draw: Callable[[int, int, torch.Generator], Batch]  # rows, n, generator
     model: Callable[[int, Callable[..., nn.Module], int], nn.Module]  # n, attention, width
@@ -46,7 +46,7 @@ class Task(NamedTuple):
 
 
 class DotProducts(nn.Module):
-    """torch.nn.MultiheadAttention, which forms no weights and returns the output alone."""
+    """torch.nn.MultiheadAttention, without forming weights, and returning only the output."""
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def perceptron(inputs: int) -> nn.Sequential:
 
 
 class FunctionReader(nn.Module):
-    """Points (x, y) and other x -> the mean and the log of the standard deviation of y there."""
+    """Points (x, y) and other x -> the mean and the log standard deviation of y there."""
 
     def __init__(self, _n: int, attention: Callable[..., nn.Module], width: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class FunctionReader(nn.Module):
 
 
 class Lookup(nn.Module):
-    """Pairs of symbols and values, and some of the symbols -> scores of their values."""
+    """Pairs of symbols and values, and some of the symbols -> scores for their values."""
 
     def __init__(self, n: int, attention: Callable[..., nn.Module], width: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Lookup(nn.Module):
 
 
 class PixelReader(nn.Module):
-    """Pixels -> scores of digits, by two blocks of self-attention and the mean over pixels."""
+    """Pixels -> scores for digits, by two blocks of self-attention and the mean over pixels."""
 
     def __init__(self, n: int, attention: Callable[..., nn.Module], width: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class PixelReader(nn.Module):
 
 
 def draw_functions(rows: int, n: int, generator: torch.Generator) -> Batch:
-    """Sums of eight waves, whose frequencies are another function's times a random speed."""
+    """Draw sums of eight waves, whose frequencies are another function's times a random speed."""
     device = generator.device
 
     def uniform(*shape: int) -> Tensor:
@@ -143,7 +143,7 @@ def draw_functions(rows: int, n: int, generator: torch.Generator) -> Batch:
 
 
 def draw_pairs(rows: int, n: int, generator: torch.Generator) -> Batch:
-    """n of 2 n symbols, each with a value, and a quarter of them asked for."""
+    """Draw n of 2 n symbols, each with a value; a quarter of them are asked for."""
     device = generator.device
     symbols = torch.rand((rows, 2 * n), generator=generator, device=device).argsort(-1)[:, :n]
     values = torch.randint(VALUES, (rows, n), generator=generator, device=device)
@@ -152,7 +152,7 @@ def draw_pairs(rows: int, n: int, generator: torch.Generator) -> Batch:
 
 
 def draw_digits(rows: int, n: int, generator: torch.Generator) -> Batch:
-    """Digits of seven segments, turned by up to 0.2, of random size and place, with noise."""
+    """Draw seven-segment digits, rotated by up to 0.2, with random size and position, and noise."""
     device, side = generator.device, math.isqrt(n)
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
@@ -205,7 +205,7 @@ def parameters(module: nn.Module) -> int:
 
 
 def build(task: str, kind: str, heads: int, n: int) -> nn.Module:
-    """A model, with feed-forward layers so wide that it has as many parameters as that with dot products."""
+    """A model, with feed-forward layers so wide that it has as many parameters as the one with dot products."""
     counts = [parameters(attention(EMBED, heads)) for attention in (KINDS["dot products"], KINDS[kind])]
     width = HIDDEN + round((counts[0] - counts[1]) / (2 * EMBED + 1))
     return TASKS[task].model(n, lambda: KINDS[kind](EMBED, heads), width)

@@ -2,8 +2,9 @@
 
     python -m benchmarks.studies.busy            writes benchmarks/results/busy-cpu.json
 
-Medians in milliseconds, quiet and next to four processes that never rest; with torch's own `exp` of 40 000 numbers,
-which opens one region, for scale. And what a plan costs, in quiet, for anchors in any order, in order, and for b = a.
+Medians in milliseconds, on a quiet machine and next to four processes that never rest; with torch's own `exp` of 40 000
+numbers, which opens one region, for scale. Also what a plan costs on a quiet machine, for anchors in any order, in
+order, and for b = a.
 """
 
 import json
@@ -29,7 +30,7 @@ def rest_not() -> None:
 
 
 def median(call: Callable[[], object], seconds: float) -> float:
-    """Of as many calls as fit, in milliseconds."""
+    """The median time of as many calls as fit, in milliseconds."""
     times = interleave({"": call}, budget=Budget(min_s=seconds, min_samples=5), cold=True)
     return round(1e3 * times[""].median, 4)
 

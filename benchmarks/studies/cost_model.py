@@ -4,15 +4,15 @@
     python -m benchmarks.studies.cost_model --quick    few sizes, prints only
     python -m benchmarks.studies.cost_model --again    fits, predicts and draws again, from the committed times
 
-A product of N = n + k anchors and m rows with a plan that is kept, by w processes on p = min(w, cores) cores, takes
+A product of N = n + k anchors and m rows with a kept plan, by w processes on p = min(w, cores) cores, takes
 
-    t = call + row m + (point + scan m) N / p                         the work, which is of a core and not of a process
-        + message w (w - 1) / p + end m w (w - 1) / p                 every process hears the ends of all
-        + order N m / p + move (1 - 1 / w) N m / p                    where the shards are not in the plan's order
+    t = call + row m + (point + scan m) N / p                         the work, which is per core and not per process
+        + message w (w - 1) / p + end m w (w - 1) / p                 every process receives the ends of all
+        + order N m / p + move (1 - 1 / w) N m / p                    if the shards are not in the plan's order
 
-with coefficients that are not negative and fit the logarithms of the times here best. Four and eight
-processes share the two cores: they say what messages cost, not how work spreads. The predictions for GPUs take none of
-these but `call`: see ``predicted``.
+with the nonnegative coefficients that best fit the logarithms of the times here. Four and eight processes share the two
+cores: they show what messages cost, not how work spreads. The predictions for GPUs use only `call` from these: see
+``predicted``.
 """
 
 import argparse
@@ -41,11 +41,11 @@ ROWS = (1, 8, 64)
 MOST = 1 << 23  # numbers of x
 REPEATS = 9
 TERMS = ("call", "row", "point", "scan", "message", "end", "order", "move")
-BYTES = {"end": 32, "move": 4}  # of a row on one rank: four numbers of 8 bytes; of a number of x or y
-# Assumed, of one GPU in one direction: NVLink of the fourth generation has 900 GB/s in both, NDR InfiniBand 400 Gb/s.
+BYTES = {"end": 32, "move": 4}  # per row on one rank: four numbers of 8 bytes; per number of x or y
+# Assumed, per GPU in one direction: fourth-generation NVLink has 900 GB/s in both together, NDR InfiniBand 400 Gb/s.
 LINKS = {"NVLink": {"seconds": 10e-6, "bytes": 450e9}, "InfiniBand": {"seconds": 5e-6, "bytes": 50e9}}
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-IN_A_NODE = 8  # GPUs that NVLink joins
+IN_A_NODE = 8  # GPUs connected by NVLink
 CASES = {"n = k = 2^30, m = 1": (1 << 30, 1), "n = k = 2^24, m = 64": (1 << 24, 64)}
 ORDERS = ("in order", "any order")
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def measured(largest: int) -> list[dict[str, Any]]:
-    """The seconds of products over 1 to 8 processes."""
+    """Times in seconds of products over 1 to 8 processes."""
     rows = []
     for ranks in RANKS:
         for name, seconds in processes(measure, ranks, largest).items():
@@ -84,7 +84,7 @@ def measured(largest: int) -> list[dict[str, Any]]:
 
 
 def measure(largest: int) -> dict[str, float]:
-    """The least seconds of products in this group, of the slowest process, by order, n and m."""
+    """The least seconds of products in this group, for the slowest process, by order, n and m."""
     results = {}
     for n, m in itertools.product(SIZES, ROWS):
         if n <= largest and n * m <= MOST:
@@ -139,7 +139,7 @@ def terms(row: dict[str, Any], cores: int) -> list[float]:
 
 
 def fitted(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
-    """The coefficients, none negative, and how well they give the times."""
+    """The coefficients, none negative, and how well they reproduce the times."""
     matrix = np.array([terms(row, cores) for row in rows])
     seconds = np.array([row["seconds"] for row in rows])
     coefficients = positive(matrix, seconds)
@@ -183,7 +183,7 @@ def positive(matrix: Any, seconds: Any) -> Any:
 
 
 def one_gpu() -> dict[str, float]:
-    """Seconds of a product on one GPU: for nothing, and for each number of x and y, with and without the gather."""
+    """Seconds of a product on one GPU: fixed, and per number of x and y, with and without the gather."""
     results = json.loads(GPU.read_text())["results"]
     small = [_median(one) for one in results if one["row"] == "sweep-size" and one["size"]["n"] <= 1 << 13]
     large = {one["row"]: one for one in results if one["row"] in ("time-in-order", "time-huge-kept")}
@@ -200,7 +200,7 @@ def _median(result: dict[str, Any]) -> float:
 
 
 def predictions(gpu: dict[str, float], call: float) -> dict[str, Any]:
-    """For every case and order what each number of GPUs would take, and from which on the exchange takes longer."""
+    """For every case and order, the time on each number of GPUs, and from which number the exchange takes longer."""
     cases: dict[str, Any] = {}
     for (case, (n, m)), order in itertools.product(CASES.items(), ORDERS):
         rows = [{"GPUs": w} | predicted(n, m, w, order, gpu, call) for w in GPUS]
@@ -212,17 +212,17 @@ def predictions(gpu: dict[str, float], call: float) -> dict[str, Any]:
 def predicted(n: int, m: int, w: int, order: str, gpu: dict[str, float], call: float) -> dict[str, float]:
     """Seconds, and messages and bytes that one GPU sends.
 
-    The work is that of one GPU with 1 / w of the anchors, and of m rows m times that of one. The call is that of the
-    host, as it was measured here, and what a small product takes on a GPU. The ends are gathered in log2 w steps, of
-    which those within a node go by NVLink and the others by InfiniBand, as the bytes do. Before that the arguments are
-    compared, in as many steps. In any order x and y go once through all-to-all, a message to every other GPU; those of
-    different GPUs overlap, so that the latency is that of one for every step of log2 w, too.
+    The work is that of one GPU with 1 / w of the anchors, and for m rows m times that for one. The call is the host's
+    time, as measured here, plus what a small product takes on a GPU. The ends are gathered in log2 w steps; those
+    within a node go by NVLink and the others by InfiniBand, as do the bytes. Before that the arguments are compared,
+    in as many steps. In any order, x and y go once through all-to-all, a message to every other GPU; those of
+    different GPUs overlap, so that the latency is again that of one message for each of log2 w steps.
     """
     inside = min(w, IN_A_NODE)
     steps = {"NVLink": math.log2(inside), "InfiniBand": math.log2(w / inside)}
     peers = {"NVLink": inside - 1, "InfiniBand": w - inside}
     exchanges = 2 if order == "in order" else 4
-    moved = 0.0 if order == "in order" else 2 * n / w * m * BYTES["move"] / w  # for every peer
+    moved = 0.0 if order == "in order" else 2 * n / w * m * BYTES["move"] / w  # to every peer
     seconds = sum(
         exchanges * steps[name] * link["seconds"] + peers[name] * (BYTES["end"] * m + moved) / link["bytes"]
         for name, link in LINKS.items()
@@ -241,7 +241,7 @@ def predicted(n: int, m: int, w: int, order: str, gpu: dict[str, float], call: f
 
 
 def draw(report: dict[str, Any]) -> Figure:
-    """A panel of what was fitted, and one for each prediction."""
+    """Draw a panel for the fit, and one for each prediction."""
     figure = Figure(figsize=(12.0, 7.2), layout="constrained")
     panels = figure.subplots(2, 3)
     _draw_fit(panels[0, 0], report)
@@ -264,7 +264,7 @@ def draw(report: dict[str, Any]) -> Figure:
 
 
 def _draw_fit(panel: Any, report: dict[str, Any]) -> None:
-    """Fitted times over those that were measured."""
+    """Plot fitted times over measured ones."""
     coefficients = np.array([report["fitted"]["seconds"][name] for name in TERMS])
     for ranks, color in zip(RANKS, ("#555555", "#1f5fbf", "#2a9d5c", "#e07b00"), strict=True):
         rows = [row for row in report["measured"] if row["processes"] == ranks]

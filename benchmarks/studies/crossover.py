@@ -1,9 +1,9 @@
-"""Where one way becomes faster than another: the thresholds of the CPU backends come from here.
+"""Where one way becomes faster than another: the source of the CPU backends' thresholds.
 
     python -m benchmarks.studies.crossover            writes benchmarks/results/crossover-cpu.json
     python -m benchmarks.studies.crossover --gpu      writes crossover-gpu.json there, by `crossover_gpu`
 
-Four sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
+Four sweeps, each of the median time of a whole call (dense, chunk) or of one with a kept plan (short axis):
     dense   n = k, B = 1: the dense backend against `cpp` and against `torch`
     short   n = 2^16, k = n / ratio, B = 8, both directions: only the short side sorted against both sides sorted
     chunk   n = k = 2^18: the `torch` backend by the size of its chunks

@@ -1,13 +1,13 @@
-"""The GPU half of ``crossover``: every constant of laplex._triton.tuning compared with smaller and larger values.
+"""The GPU half of ``crossover``: compares every constant of laplex._triton.tuning with smaller and larger values.
 
     python -m benchmarks.studies.crossover --gpu [--out DIR] [--only NAME ...]      writes crossover-gpu.json
 
 A sweep sets one constant to each value in turn, compares the result with that of the committed value, and times the
-workloads that the constant is for: device time between events, from a cold cache, medians in microseconds. Besides the
+workloads that the constant affects: device time between events, from a cold cache, medians in microseconds. Besides the
 constants there are three comparisons: the dense product against the scan ("dense_or_scan"), whole calls and operators
 with and without replay ("replay"), and Triton's public call against ours ("public_launch").
 
-Programs are compiled first, by several processes that share Triton's cache; then one process measures.
+Programs are first compiled by several processes that share Triton's cache; then one process measures.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ SWEEPS: dict[str, tuple[list[Any], list[str]]] = {
     "BLOCK_SUM_TILE": ([(1024, 64), (2048, 64), (2048, 32)], ["train 18 64"]),
     "EARLY_PROGRAMS": ([0, 2048, 8192], ["kept 14 8", "kept 20 1"]),
 }
-NOT_SWEPT = {  # constants without a sweep of device time, and what tells of them instead
+NOT_SWEPT = {  # constants without a sweep of device time, and what covers them instead
     "DENSE_BELOW": "dense_or_scan",
     "SORTED_AT_ONCE": "memory: a sort of 2^28 keys takes 19 GB; more keys in one sort would not fit beside the anchors",
     "ROWS_ADJACENT": "16 bytes are the widest access; programs are written for four rows",
@@ -115,7 +115,7 @@ def forget() -> None:
 
 
 def with_value(name: str, value: Any, call: Call) -> Call:
-    """The call with a constant set. What it caches is keyed by sizes, so that it must be dropped in between."""
+    """The call with a constant set. Its caches are keyed by sizes, so they must be dropped in between."""
 
     def set_and_call() -> object:
         if getattr(tuning, name) != value:
@@ -128,7 +128,7 @@ def with_value(name: str, value: Any, call: Call) -> Call:
 
 
 def sweep(name: str, *, timed: bool) -> dict[str, dict[str, float | str]]:
-    """Microseconds by workload and value, and the value that is committed."""
+    """Microseconds by workload and value, and the committed value."""
     values, workloads = SWEEPS[name]
     committed = getattr(tuning, name)
     figures: dict[str, dict[str, float | str]] = {}
@@ -159,14 +159,14 @@ def sweep(name: str, *, timed: bool) -> dict[str, dict[str, float | str]]:
 
 
 def leading(result: Any) -> torch.Tensor:
-    """A tensor to compare: the first, if there are several; nothing of a plan."""
+    """A tensor to compare: the first if there are several; a zero for a plan."""
     if isinstance(result, tuple):
         return leading(result[0])
     return result if isinstance(result, torch.Tensor) else torch.zeros(1, device="cuda")
 
 
 def wall(call: Call, rounds: int = 300) -> float:
-    """Median microseconds of host time, the device idle in between."""
+    """Median microseconds of host time, with the device idle in between."""
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize()
@@ -194,7 +194,7 @@ def twice(call: Call) -> None:
 
 
 def replays() -> dict[str, dict[str, float]]:
-    """Wall time of calls with whole-call replay, with replay of operators alone, and without."""
+    """Wall time of calls with whole-call replay, with replay of operators only, and without."""
     figures = {}
     outer, committed = replay._replayable_call, tuning.REPLAYED_OPERATORS
     for name in ("kept 14 8", "whole 12 8", "whole 14 8", "whole 9 8", "gram 1024 17", "train 12 8", "train 14 8"):

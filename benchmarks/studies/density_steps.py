@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python3 -m benchmarks.studies.density_steps --out DIR [--device cuda]   writes DIR/density-steps.json
 
-Milliseconds are wall time, the mean of some steps after warm-up. Memory is the most that torch held on the device,
-beyond the batch: parameters, gradients and Adam's averages included. Likelihoods are checked first, on a smaller model
-of the same kind, against the covariance formed in float64.
+Milliseconds are wall time, averaged over some steps after warm-up. Memory is the most that torch held on the device,
+besides the batch, including parameters, gradients and Adam's averages. Likelihoods are checked first, on a smaller
+model of the same kind, against the dense covariance in float64.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def main() -> None:
     for name in given.only:
         results[name] = measured(name, given.device)
         print(f"{name}, {MODELS[name]}, {ROWS} rows:", results[name], flush=True)
-        # After each: compiling for the next may take longer than the time that is left.
+        # Written after each, as compiling for the next may take longer than the time that is left.
         (given.out / "density-steps.json").write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
 
 

@@ -1,13 +1,13 @@
-"""Learning to sort images of numbers, by laplex.soft and by SoftSort's dense form: the same accuracy, by the same loss.
+"""Learning to sort images of numbers, with laplex.soft and SoftSort's dense form: same accuracy from the same loss.
 
     python -m benchmarks.studies.digits_sorted                     writes benchmarks/results/digits-sorted.json
     python -m benchmarks.studies.digits_sorted --quick --out FILE  a few steps, to see that it runs
 
 The task of Grover, Wang, Zweig and Ermon, "Stochastic optimization of sorting networks via continuous relaxations"
-(2019), with the digits of scikit-learn: four of them to a number, n numbers to a list. A network gives every image a
+(2019), with scikit-learn's digits: four of them to a number, n numbers to a list. A network gives every image a
 score, and is told the order of the list, never a number. The loss is the cross entropy of the soft permutation's rows
-with that order: from n entries by ``laplex.soft.cross_entropy``, or from the n x n matrix. Measured on lists of digits
-that were not trained on: the share of lists that are all in order, and the share of numbers that are in their place.
+with that order: from n entries by ``laplex.soft.cross_entropy``, or from the n x n matrix. What is measured, on lists
+of digits that were not trained on, is the share of lists completely in order, and of numbers in their right place.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TESTED = 500  # lists
 
 
 def network() -> nn.Module:
-    """Images (rows, 1, 8, 32) of four digits to scores (rows, 1); every digit is read alike."""
+    """Images (rows, 1, 8, 32) of four digits -> scores (rows, 1); all digits are read in the same way."""
     digit = nn.Conv2d(1, 64, 8, stride=8), nn.ReLU(), nn.Conv2d(64, 32, 1), nn.ReLU()
     return nn.Sequential(*digit, nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
 
@@ -43,7 +43,7 @@ def draw(data: tuple[Tensor, ...], lists: int, n: int, generator: torch.Generato
 
 
 def dense_loss(scores: Tensor, order: Tensor) -> Tensor:
-    """SoftSort as it is published, with all of its matrix."""
+    """SoftSort as published, with its whole matrix."""
     distance = (scores.sort(-1).values[..., :, None] - scores[..., None, :]).abs()
     return -torch.log_softmax(-distance / TAU, -1).gather(-1, order[..., None]).mean()
 
@@ -92,7 +92,7 @@ def main() -> None:
             for name in LOSSES:
                 report["runs"].append(train(name, n, seed, steps, data))
                 print(report["runs"][-1], flush=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n")  # after every size: what was measured stays
+        options.out.write_text(json.dumps(report, indent=1) + "\n")  # after every size, so that no measurement is lost
 
 
 if __name__ == "__main__":

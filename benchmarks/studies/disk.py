@@ -1,14 +1,14 @@
-"""A product of arguments that do not fit into memory: time against that of the disk alone, memory, and errors.
+"""A product of arguments that do not fit into memory: time relative to the disk's alone, memory, and errors.
 
     python -m benchmarks.studies.disk                 10^9 points: writes benchmarks/results/disk-cpu.json
     python -m benchmarks.studies.disk --points 1e7    prints only
 
-Half of the points are rows and half columns, normal draws in float32; tau = 0.1. All of it is in a new folder of
---folder, 15 bytes for each point, and deleted at the end. The arguments are dropped from the system's cache. The
-product runs in a process of its own.
+Half of the points are rows and half columns, normal draws in float32; tau = 0.1. All files are in a new folder within
+--folder, take 15 bytes per point, and are deleted at the end. The arguments are dropped from the system's cache. The
+product runs in its own process.
 
-What the disk alone would take is the time in which it writes and reads as many bytes in sequence, uncached. Bytes that
-the system still had in its cache are read faster than that; "from the disk" says how many were not.
+The disk's time alone is the time in which it writes and reads as many bytes in sequence, uncached. Bytes that the
+system still had in its cache are read faster than that; "from the disk" says how many were not.
 """
 
 import argparse
@@ -30,7 +30,7 @@ OUT = Path(__file__).parents[1] / "results" / "disk-cpu.json"
 FOLDER = Path(__file__).parents[2] / "build"
 POINTS, TAU, MEMORY = 10**9, 0.1, 1280 << 20
 BLOCK = 1 << 24  # numbers
-PROBED = 1 << 31  # bytes by which the disk is measured
+PROBED = 1 << 31  # bytes with which the disk's speed is measured
 CHECKED = 8  # rows
 PRODUCT = """
 import json, sys, time
@@ -91,7 +91,7 @@ def measure(points: int, folder: Path) -> dict[str, Any]:
 
 
 def disk_rates(folder: Path) -> dict[str, float]:
-    """Gigabytes a second that are written and read in sequence, with nothing in the system's cache."""
+    """Gigabytes per second written and read in sequence, with nothing in the system's cache."""
     path, block = folder / "probe.bin", np.random.default_rng(0).bytes(BLOCK)
     begin = time.perf_counter()
     with path.open("wb", buffering=0) as file:
@@ -113,7 +113,7 @@ def disk_rates(folder: Path) -> dict[str, float]:
 
 
 def make(path: Path, size: int, seed: int) -> None:
-    """Normal draws in a .npy file, none of it in the system's cache."""
+    """Write normal draws to a .npy file, leaving none of it in the system's cache."""
     generator = np.random.default_rng(seed)
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (size,)})
@@ -125,14 +125,14 @@ def make(path: Path, size: int, seed: int) -> None:
 
 
 def drop(path: Path) -> None:
-    """Take a file out of the system's cache."""
+    """Drop a file from the system's cache."""
     opened = os.open(path, os.O_RDONLY)
     os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(opened)
 
 
 def largest_error(folder: Path) -> float:
-    """Some rows against direct sums in float64, over the sum of the sizes of their terms."""
+    """The largest error of some rows against direct sums in float64, over the sum of the sizes of their terms."""
     x, a, b, y = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xaby")
     rows = np.linspace(0, len(a) - 1, CHECKED).astype(np.int64)
     targets, got = torch.from_numpy(a[rows]).double(), torch.from_numpy(y[rows]).double()

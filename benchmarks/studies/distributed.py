@@ -1,4 +1,4 @@
-"""Products over processes: time against one process, errors against direct sums, and bytes that are exchanged.
+"""Products over processes: time relative to one process, errors against direct sums, and bytes exchanged.
 
     python -m benchmarks.studies.distributed            writes benchmarks/results/distributed-cpu.json
     python -m benchmarks.studies.distributed --quick    small sizes, prints only
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def processes(measure: Callable[[int], dict[str, float]], ranks: int, n: int) -> dict[str, float]:
-    """What a function measures in a group of processes, as the first of them reports it."""
+    """What a function measures in a group of processes, as reported by the first of them."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_member, (measure, ranks, n, folder), nprocs=ranks)
         result: dict[str, float] = json.loads(Path(folder, "result.json").read_text())
@@ -79,14 +79,14 @@ def _member(rank: int, measure: Callable[[int], dict[str, float]], ranks: int, n
         Path(folder, "result.json").write_text(json.dumps(result))
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # gloo's threads outlive the group, and may abort Python as it ends
+    os._exit(0)  # gloo's threads outlive the group, and may abort Python at exit
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
 def measure_times(n: int) -> dict[str, float]:
-    """Milliseconds of a product, and of one with its gradients, by one process alone or by all together."""
+    """Milliseconds for a product, and for one with its gradients, by one process alone or by all together."""
     results: dict[str, float] = {}
     for name, (a, b, x) in {"in order": in_order(n), "any order": any_order(n)}.items():
         plan = laplex.Plan(a, b) if dist.get_world_size() == 1 else laplex.distributed.Plan(a, b)
@@ -131,7 +131,7 @@ def any_order(n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def in_order(n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, as a plan arranges them; of one process, sorted."""
+    """The same, as a plan arranges them; sorted, if there is only one process."""
     a, b, x = any_order(n)
     if dist.get_world_size() == 1:
         return a.sort().values, b.sort().values, x
@@ -143,7 +143,7 @@ def in_order(n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def measure_sums(n: int) -> dict[str, float]:
-    """Of n columns, points or features in all; plans are not kept. One rank alone is a group, too."""
+    """Times for n columns, points or features over all processes, without kept plans. A single rank is also a group."""
     a, b, weight = torch.linspace(-3, 3, min(n // 4, 1000)), *any_order(n)[:2]
     b, weight = b.requires_grad_(), weight.abs()
     points, noise = in_order(n)[0].double().requires_grad_(), 0.1
@@ -171,9 +171,9 @@ def measure_sums(n: int) -> dict[str, float]:
 
 
 def measure_fit(n: int) -> dict[str, float]:
-    """A round of EM for 512 examples of n features, of rank 256, and the likelihood that twelve rounds reach.
+    """The time of a round of EM of rank 256 for 512 examples of n features, and the likelihood after twelve rounds.
 
-    Where all processes have the same examples, and where each has a part of them.
+    This is measured if all processes have the same examples, and if each has a part of them.
     """
     generator = torch.Generator().manual_seed(0)
     patterns = torch.randn(64, n, generator=generator).cumsum(-1) / n**0.5  # smooth along the features

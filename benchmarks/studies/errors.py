@@ -1,12 +1,12 @@
-"""How exact the default of ``laplex.linear`` is: a sweep of errors; ``benchmarks.studies.ways`` sweeps times.
+"""How exact ``laplex.linear`` is with its defaults: a sweep of errors; ``benchmarks.studies.ways`` sweeps times.
 
     python3 -m benchmarks.studies.errors --out DIR        writes errors-cuda.json (or errors-cpu.json with --device cpu)
 
-Sizes are drawn at random, from 1 to 2^20 anchors a side and 1 to 4096 rows, with and without gradients, sums of kernels
-and phases. Every point calls ``laplex.linear`` with all defaults, and compares values and gradients with the dense
-float64 definition at a sample of positions. An error is relative to the sum of the sizes of the terms that are added,
-so cancellation does not count against a result; x is positive in half of the points, because sums of terms with one
-sign lose the most. Points are written as they are measured.
+Sizes are drawn at random, from 1 to 2^20 anchors per side and 1 to 4096 rows, with and without gradients, sums of
+kernels and phases. Every point calls ``laplex.linear`` with all defaults, and compares values and gradients with the
+dense float64 definition at a sample of positions. An error is relative to the sum of the sizes of the terms that are
+added, so cancellation does not count against a result; x is positive in half of the points, because sums of terms with
+the same sign lose the most. Points are written as they are measured.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ LARGEST, MOST_ROWS = 20, 12  # powers of two
 SUMMED = (1, 1, 1, 4, 16)
 SLICE = 1 << 22  # entries of K formed at once
 SAMPLE = 48  # positions at which a result is compared
-MOST_PAIRS = {"cpu": 2e9, "cuda": 2e11}  # rows times entries; gradients that sum over all of them are compared below
+MOST_PAIRS = {"cpu": 2e9, "cuda": 2e11}  # rows times entries; with fewer, gradients that sum over all are compared
 MOST_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 28}  # of x and y
 
 
 def draw(shape: dict[str, Any], device: str) -> Problem:
-    """The problem of a shape: a sum of matrices with weights, even where it is a sum of one."""
+    """The problem for a shape: a sum of matrices with weights, even if it is a sum of one."""
     n, k, dtype = shape["n"], shape["k"], getattr(torch, shape["dtype"])
     options = {"rows": shape["rows"], "matrices": shape["matrices"], "phases": shape["phases"], "seed": shape["seed"]}
     problem = testing.draw(n, k, **options, device=device, dtype=dtype)
@@ -46,7 +46,7 @@ def draw(shape: dict[str, Any], device: str) -> Problem:
 
 
 def arguments(problem: Problem) -> dict[str, Any]:
-    """Those of ``laplex.linear``. One matrix is given as it is: without a sum over matrices and its weight."""
+    """The arguments for ``laplex.linear``. A single matrix is passed as it is, without a sum and its weight."""
     named = problem.arguments
     if len(named["weight"]) == 1:
         del named["weight"]
@@ -55,7 +55,7 @@ def arguments(problem: Problem) -> dict[str, Any]:
 
 
 def results(problem: Problem, gradients: bool) -> dict[str, Tensor]:
-    """What ``laplex.linear`` gives: y, and the gradients by name."""
+    """What ``laplex.linear`` returns: y, and the gradients by name."""
     leaves = {name: value.requires_grad_(gradients) for name, value in problem.arguments.items()}
     y = laplex.linear(**arguments(problem))
     if not gradients:
@@ -133,7 +133,7 @@ def point(shape: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def shapes(device: str, seed: int, dtypes: list[str]) -> Iterator[dict[str, Any]]:
-    """Random sizes, whose logarithms are even; small ones as often as large ones."""
+    """Random sizes with uniform logarithms, so that small ones are as frequent as large ones."""
     rng = random.Random(seed)
     while True:
         n, k = (round(2 ** rng.uniform(0, LARGEST)) for _ in range(2))

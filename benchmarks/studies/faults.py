@@ -1,12 +1,12 @@
 """Faults of `torchrun ... -m laplex fit`: what is left when a process is killed, or asked to end, at a random moment.
 
     python -m benchmarks.studies.faults            writes benchmarks/results/faults-cpu.json, in some ten minutes
-    python -m benchmarks.studies.faults --quick    three faults of a kind, prints only
+    python -m benchmarks.studies.faults --quick    three faults of each kind, prints only
 
 Two gloo processes fit small images by EM, with a checkpoint every 0.2 seconds. Moments are uniform from the start of
 the processes until a few seconds after their first round: imports, the rendezvous, the fit, its report.
-SIGKILL goes to one of the two; SIGTERM to one of them, or to torchrun itself, and then the same command is given again.
-When a fit has ended its model is compared with that of a fit that nothing disturbed, and the next fit begins.
+SIGKILL goes to one of the two; SIGTERM to one of them, or to torchrun itself, and then the same command is run again.
+When a fit has ended, its model is compared with that of an undisturbed fit, and the next fit begins.
 """
 
 import argparse
@@ -83,7 +83,7 @@ class Fit:
         self.start()
 
     def start(self) -> None:
-        """Give the command, or give it again."""
+        """Run the command, or run it again."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (self.out.parent / "messages").open("a") as messages:
             self.torchrun = subprocess.Popen(
@@ -91,7 +91,7 @@ class Fit:
             )
 
     def ranks(self) -> list[int]:
-        """The processes that fit now."""
+        """The processes that are fitting now."""
         return [child for child in children(self.torchrun.pid) if b"RANK=" in environment_of(child)]
 
     def end(self) -> None:
@@ -100,12 +100,12 @@ class Fit:
             raise RuntimeError((self.out.parent / "messages").read_text()[-4000:])
 
     def steps(self) -> int:
-        """How many lines of the log the checkpoint has; -1 if there is no checkpoint. ValueError if it is damaged."""
+        """How many log lines the checkpoint has; -1 if there is no checkpoint. Raises ValueError if it is damaged."""
         path = self.out / CHECKPOINT
         return len(files.read(path, "checkpoint")[1]["log"]) if path.exists() else -1
 
     def damaged(self) -> int:
-        """How many files are there that cannot be read."""
+        """How many files cannot be read."""
         readers: dict[str, Callable[[Path], object]] = {
             CHECKPOINT: lambda path: files.read(path, "checkpoint"),
             MODEL: files.load,
@@ -115,7 +115,7 @@ class Fit:
         return sum(not _readable(self.out / name, reader) for name, reader in readers.items())
 
     def logged(self) -> int:
-        """The lines of the log."""
+        """How many lines the log has."""
         path = self.out / LOG
         return len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -150,7 +150,7 @@ def environment_of(pid: int) -> bytes:
 
 
 def runs(pid: int) -> bool:
-    """Whether it is there, and has not ended."""
+    """Whether the process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -158,7 +158,7 @@ def runs(pid: int) -> bool:
 
 
 def waited(condition: Callable[[], bool], seconds: float) -> float | None:
-    """Seconds until it holds; None if it does not."""
+    """Seconds until the condition holds; None if it does not."""
     begin = time.monotonic()
     while time.monotonic() - begin < seconds:
         if condition():
@@ -171,7 +171,7 @@ def waited(condition: Callable[[], bool], seconds: float) -> float | None:
 
 
 def faults(folder: Path, number: signal.Signals, undisturbed: Fit, count: int) -> dict[str, Any]:
-    """What so many faults did, to as many fits as that took."""
+    """What ``count`` faults did, to as many fits as that took."""
     draw = random.Random(int(number))
     seconds: list[float] = []
     seen = dict.fromkeys(COUNTED, 0)
@@ -200,7 +200,7 @@ def faults(folder: Path, number: signal.Signals, undisturbed: Fit, count: int) -
 def _strike(
     fit: Fit, number: signal.Signals, draw: random.Random, most: float, seen: dict[str, int], seconds: list[float]
 ) -> bool:
-    """One fault within so many seconds, and what it leaves; False if the fit ended before."""
+    """Cause one fault within ``most`` seconds, and note what it leaves; False if the fit ended before."""
     everyone = waited(lambda: len(fit.ranks()) == PROCESSES or fit.torchrun.poll() is not None, HANG)
     moment, target = draw.uniform(0, most), draw.randrange(PROCESSES + (number == signal.SIGTERM))
     members = fit.ranks()
@@ -209,7 +209,7 @@ def _strike(
     before, logged = fit.steps(), fit.logged()
     try:
         os.kill([*members, fit.torchrun.pid][target], number)
-    except (ProcessLookupError, IndexError):  # it ends just now
+    except (ProcessLookupError, IndexError):  # it has just ended
         return False
     taken = waited(lambda: not any(map(runs, members)), HANG)
     if target == PROCESSES:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.studies.few_images --out DIR      writes DIR/few-images.json
 
-The constants of `inflation` and `shrinkage` in `laplex.density` were chosen by such figures, and by those of
-`benchmarks.studies.shrinkage`. The images are those that come with laplex, every fourth number of them.
+The constants of `inflation` and `shrinkage` in `laplex.density` were chosen from these figures, and from those of
+`benchmarks.studies.shrinkage`. The images are those that come with laplex, with every fourth number of each.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from benchmarks.studies.shrinkage import part
 from laplex import density
 
 COUNTS, RANK, FUNCTIONS, ROUNDS = (29, 58, 117, 414), 200, 2, 20
-POWERS = (0.0, 0.5, 1.0, 1.5)  # of the inflation; 1 is what a fit takes
-SHARES = (0.0, 0.25, 1.0, 4.0)  # of the odds of the shrinkage; 1 is what a fit takes
+POWERS = (0.0, 0.5, 1.0, 1.5)  # of the inflation; a fit uses 1
+SHARES = (0.0, 0.25, 1.0, 4.0)  # multiples of the odds of the shrinkage; a fit uses 1
 
 
 def held_out(train: density.Examples, others: density.Examples, power: float, share: float) -> float:

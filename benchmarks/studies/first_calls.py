@@ -1,11 +1,11 @@
-"""What the first calls of many sizes take on a GPU: they compile programs.
+"""How long the first calls of many sizes take on a GPU, where they compile programs.
 
     python -m benchmarks.studies.first_calls [--out DIR]     200 random sizes, empty cache; writes first-calls.json
     python -m benchmarks.studies.first_calls --count         counts the programs of these sizes, without a GPU
 
-Sizes n and k are uniform in 1 ... 20 000, x has 1 or 8 rows, in float32, without gradients. Each measurement is a
-process of its own with a cache directory of its own: "cold" are the first calls alone, "warmed up" the same calls after
-`laplex.backends.warm_up`. Times are wall time, to the end of the work on the device.
+Sizes n and k are uniform in 1 ... 20 000, x has 1 or 8 rows, in float32, without gradients. Each measurement runs in
+its own process with its own cache directory: "cold" are the first calls alone, "warmed up" the same calls after
+`laplex.backends.warm_up`. Times are wall time, until the work on the device is done.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def calls() -> list[tuple[int, int, int]]:
 
 
 def count() -> None:
-    """Print how many programs the calls need on a GPU of Hopper's kind, by name and flags."""
+    """Print how many programs the calls need on a Hopper GPU, by name and flags."""
     launch.can_start_early = lambda device: True
     device, variants = torch.device("cuda", 0), collections.Counter()
     for n, k, rows in calls():
@@ -53,8 +53,8 @@ def count() -> None:
 
 
 def measured(warmed: bool) -> dict[str, Any]:
-    """In this process, whose cache is empty."""
-    torch.zeros(1, device="cuda")  # CUDA's own start is none of ours
+    """Measure in this process, whose cache is empty."""
+    torch.zeros(1, device="cuda")  # CUDA's own start-up should not count
     figures: dict[str, Any] = {}
     if warmed:
         start = time.perf_counter()

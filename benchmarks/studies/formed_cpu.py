@@ -1,10 +1,10 @@
-"""A layer that forms its matrix on the CPU, and nn.Linear: what forming and its pullback add to torch's products.
+"""A layer that forms its matrix on the CPU against nn.Linear: what forming and its pullback add to torch's products.
 
     python -m benchmarks.studies.formed_cpu [--out FILE] [--seconds S] [--threads T]
 
 The layer is y = x W^T with W = sum over q of w_q K_q, r = 16, float32, 128 rows of x. Forward and backward, with the
 gradients of x, the anchors, the weights and tau. Each time is the minimum over calls taken in turns. Anchors have a
-standard deviation of 2.5 tau, as layers start with, and in the rows "wide" of 25 and 250 tau.
+standard deviation of 2.5 tau, as in a new layer, and in the rows "wide" of 25 and 250 tau.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DEVIATIONS = {"layer": 2.5, "wide, 25 tau": 25.0, "wide, 250 tau": 250.0}
 
 
 def minima(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """The least milliseconds of each call, taken in turns."""
+    """The least milliseconds of each call; the calls take turns."""
     least = dict.fromkeys(calls, float("inf"))
     for call in calls.values():
         call()

@@ -1,9 +1,9 @@
-"""How much of the hidden layers of a trained network `from_linear` misses, beside low rank of as many parameters.
+"""How much of a trained network's hidden layers `from_linear` misses, against low rank with as many parameters.
 
     python -m benchmarks.studies.layer_fits            writes benchmarks/results/layer-fits.json; needs scikit-learn
 
 The network and the digits are those of `benchmarks.studies.layer_starts`. Residuals are shares of the energy: of the
-weight, and, where the mean of x x^T over the layer's inputs is the importance, of the layer's results.
+weight or, if the mean of x x^T over the layer's inputs is the importance, of the layer's results.
 """
 
 import json
@@ -23,7 +23,7 @@ KERNELS = (1, 4, 8)
 
 
 def inputs_of(model: nn.Sequential, x: Tensor) -> dict[str, Tensor]:
-    """What each dense layer is given."""
+    """The inputs that each dense layer gets."""
     given = {}
     with torch.no_grad():
         for name, part in model.named_children():

@@ -1,10 +1,10 @@
-"""Whether fresh layers live and learn: units that a ReLU leaves alive, and digits of scikit-learn by a small network.
+"""Whether new layers live and learn: units alive in front of a ReLU, and scikit-learn's digits by a small network.
 
     python -m benchmarks.studies.layer_starts            writes benchmarks/results/layer-starts.json
 
-Live units: of a layer 64 -> 256 in front of a ReLU, for 256 inputs that are positive; a unit lives if one of them makes
-it positive. Digits: a network 64-256-128-10, all of whose layers are replaced, trained by Adam with a rate of 3e-3; and
-the same with the hidden layers started from the weights of a trained network by `init_from`.
+Live units: in a layer 64 -> 256 in front of a ReLU, for 256 positive inputs; a unit lives if any of them makes it
+positive. Digits: a network 64-256-128-10, all of whose layers are replaced, trained by Adam with a learning rate of
+3e-3; and the same with the hidden layers started from the weights of a trained network by `init_from`.
 """
 
 import json
@@ -23,7 +23,7 @@ SEEDS, RUNS, EPOCHS, BATCH, RATE = 200, 8, 30, 64, 3e-3
 
 
 def live_units(kernels: int, seed: int) -> float:
-    """The share of the units of a fresh layer that live; of nn.Linear for no kernels."""
+    """The share of a new layer's units that live; of nn.Linear's with 0 kernels."""
     torch.manual_seed(seed)
     layer = LaplexLinear(64, 256, kernels=kernels) if kernels else nn.Linear(64, 256)
     with torch.no_grad():
@@ -45,7 +45,7 @@ def network() -> nn.Sequential:
 
 
 def accuracy(model: nn.Module, data: tuple[torch.Tensor, ...], epochs: int = EPOCHS) -> float:
-    """Of the images that were not fitted, after training."""
+    """The accuracy on held-out images after training."""
     x, others, y, classes = data
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     for _ in range(epochs):

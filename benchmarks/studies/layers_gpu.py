@@ -1,9 +1,9 @@
-"""Layers of the sizes people train, on a GPU: laplex, nn.Linear, and K formed under torch.compile.
+"""Layers of realistic sizes on a GPU: laplex, nn.Linear, and K formed under torch.compile.
 
     python3 -m benchmarks.studies.layers_gpu --out DIR
 
 writes trained-layers.json: wall milliseconds of a forward and backward pass, which is what a training step waits for;
-the smallest of several rounds, in each of which all ways run in turn. Errors are against dense float64.
+the least of several rounds, in each of which all ways take turns. Errors are against dense float64.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAYERS = (  # in, out, matrices in the sum, rows
     (16384, 16384, 1, 64),
     (150528, 1000, 1, 64),
 )
-LARGEST_CHECKED = 30_000_000  # entries of all matrices, of which the dense float64 definition is computed
+LARGEST_CHECKED = 30_000_000  # entries of all matrices up to which the dense float64 definition is computed
 
 
 def layer(sizes: tuple[int, int, int, int], backends: list[str], rounds: int, compiled: bool) -> dict[str, Any]:

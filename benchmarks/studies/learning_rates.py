@@ -1,24 +1,24 @@
-"""Which learning rates suit LaplexLinear, and which suit nn.Linear: digits of scikit-learn by networks of many sizes.
+"""Which learning rates suit LaplexLinear, and which nn.Linear: scikit-learn's digits by networks of many sizes.
 
     python -m benchmarks.studies.learning_rates                    writes benchmarks/results/learning-rates-DEVICE.json
     python -m benchmarks.studies.learning_rates --pack FILE.npz    writes the data, for a machine without scikit-learn
     python -m benchmarks.studies.learning_rates --data FILE.npz --widths 64 256 1024 4096
 
 A network 64-width-width-10, with GELU between its layers, is trained for 600 steps with AdamW or with gradient descent
-of momentum 0.9; both hidden layers are dense, or of kernels, with all defaults. Every step has 64 fresh images: digits
-that are shifted by up to one pixel, with noise, so that a network cannot learn them by heart. Measured is the mean loss
-of the last 60 steps. The rates are powers of two times the lowest. The best rate has the lowest loss, as the geometric
-mean over seeds and smoothed over neighbouring rates with weights 1, 2, 1. "regret" is the loss of kernels at the rate
-that is best for nn.Linear, over their own lowest. Kernels that would need as many parameters as a dense layer are left
-out.
+with momentum 0.9; both hidden layers are dense, or of kernels, with all defaults. Every step has 64 fresh images:
+digits shifted by up to one pixel, with noise, so that a network cannot memorize them. The measure is the mean loss of
+the last 60 steps. The rates are powers of two times the lowest. The best rate has the lowest loss, as the geometric
+mean over seeds and smoothed over neighbouring rates with weights 1, 2, 1. "regret" is the kernels' loss at the rate
+that is best for nn.Linear, relative to their own lowest. Kernels that would need as many parameters as a dense layer
+are left out.
 
-"defaults" are the accuracies of digits that were not trained on, after 20 epochs without shifts, for rates that people
-use: the mean of three seeds, two hidden layers of 256, four kernels.
+"defaults" are accuracies on digits that were not trained on, after 20 epochs without shifts, for rates in common use:
+the mean of three seeds, two hidden layers of 256, four kernels.
 
-The constants of ``laplex.nn._scales`` were chosen by trials on the same digits. An earlier form of this study took the
-validation loss after 20 epochs, of two seeds: its minima are so flat that the best rate is mostly chance.
+The constants of ``laplex.nn._scales`` were chosen by trials on the same digits. An earlier version of this study used
+the validation loss after 20 epochs, with two seeds: its minima are so flat that the best rate is mostly chance.
 
-All rates and seeds of a size are trained at once, as a batch of matrices: this study looks inside of laplex for that.
+All rates and seeds of a size are trained at once, as a batch of matrices; for that this study looks inside laplex.
 """
 
 import argparse
@@ -42,13 +42,13 @@ from laplex._formed.kernels import Kernels
 from laplex.nn import LaplexLinear
 
 TRAIN, BATCH, STEPS, TAIL, CLASSES = 1300, 64, 600, 60, 10
-EPOCHS, SEEDS = 20, 3  # of the defaults
+EPOCHS, SEEDS = 20, 3  # for the defaults
 RATES = {"AdamW": [2.5e-4 * 2**i for i in range(8)], "SGD": [0.01 * 2**i for i in range(7)]}
 DIVERGED = 10.0  # stands for the loss of a network that diverged
 
 
 class Network:
-    """Networks of one size, one for each run: an initialisation by each of the seeds, repeated for each rate."""
+    """Networks of one size, one for each run: each seed's initialisation, repeated for each rate."""
 
     def __init__(self, width: int, kernels: int, seeds: int, rates: int, device: str) -> None:
         self.runs, self.kernels = seeds * rates, kernels
@@ -161,7 +161,7 @@ def lowest(losses: list[float]) -> int:
 
 
 def compared(entry: dict[str, Any], dense: dict[str, Any], optimizer: str) -> dict[str, Any]:
-    """A curve of kernels, compared with that of nn.Linear."""
+    """A curve for kernels, compared with that of nn.Linear."""
     there = RATES[optimizer].index(dense["best"])
     return entry | {"ratio": entry["best"] / dense["best"], "regret": entry["losses"][there] / min(entry["losses"])}
 
@@ -174,7 +174,7 @@ DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def accuracy(kind: Callable[..., nn.Module], rule: str, seed: int, data: tuple[Tensor, ...]) -> float:
-    """Of digits that were not trained on, by ordinary modules and optimizers of torch."""
+    """The accuracy on digits that were not trained on, with torch's ordinary modules and optimizers."""
     x, y, others, classes = data
     torch.manual_seed(seed)
     hidden = kind(64, 256), nn.GELU(), kind(256, 256), nn.GELU()
@@ -202,14 +202,14 @@ def defaults(data: tuple[Tensor, ...]) -> dict[str, dict[str, list[float]]]:
 
 
 def digits(path: str | None, device: str) -> tuple[Tensor, ...]:
-    """Images and classes: to train on, and others."""
+    """Images and classes to train on, and others."""
     packed = np.load(path) if path else pack()
     x, y = (torch.as_tensor(packed[name]).to(device) for name in ("x", "y"))
     return x[:TRAIN].contiguous(), y[:TRAIN], x[TRAIN:].contiguous(), y[TRAIN:]
 
 
 def pack() -> dict[str, Any]:
-    """The digits of scikit-learn in a fixed random order, from 0 to 1."""
+    """Scikit-learn's digits in a fixed random order, scaled to [0, 1]."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -238,13 +238,13 @@ def main() -> None:
     report["points"] = []
     for point in all_points(options, data):
         report["points"].append(point)
-        out.write_text(json.dumps(report, indent=1) + "\n")  # after every point: what was measured stays
+        out.write_text(json.dumps(report, indent=1) + "\n")  # after every point, so that no measurement is lost
         text = " ".join(f"{name} {value}" for name, value in point.items() if name != "losses")
         print(f"{time.perf_counter() - begin:4.0f} s {text}", flush=True)
 
 
 def all_points(options: argparse.Namespace, data: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:
-    """The curves of all widths, optimizers and kernels; 0 kernels are nn.Linear."""
+    """The curves for all widths, optimizers and kernels; 0 kernels means nn.Linear."""
     for width in options.widths:
         for optimizer in RATES:
             label = {"width": width, "optimizer": optimizer}

@@ -1,8 +1,8 @@
-"""Training steps of ``laplex.nn.LaplexLinear`` beside nn.Linear of the same shape: as modules, with their optimizer.
+"""Training steps of ``laplex.nn.LaplexLinear`` against nn.Linear of the same shape, as modules with their optimizer.
 
     python -m benchmarks.studies.modules [--device cpu] [--threads 2] [--out FILE]
 
-Wall milliseconds of forward and backward, and of the whole step with Adam; the smallest of several rounds, in each of
+Wall milliseconds of forward and backward, and of the whole step with Adam; the least of several rounds, in each of
 which both layers take their turn.
 """
 

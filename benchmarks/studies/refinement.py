@@ -2,10 +2,10 @@
 
     python -m benchmarks.studies.refinement        writes benchmarks/results/refinement-cpu.json
 
-The figures behind ENOUGH and ROUNDS of laplex/_quasisep/torch.py and SINGULAR of laplex/_quasisep/systems.py. An error
-of pivots is the largest |d - exact| / exact over all points. diag is a multiple of the diagonal of M, point by point.
+The figures behind ENOUGH and ROUNDS of laplex/_quasisep/torch.py and SINGULAR of laplex/_quasisep/systems.py. The error
+of the pivots is the largest |d - exact| / exact over all points. diag is a multiple of M's diagonal, point by point.
 
-guess       after no round, where diag is ENOUGH of M's diagonal: what the composition of maps loses
+guess       after no round, with diag ENOUGH of M's diagonal: what the composition of maps loses
 rounds      after 0, 1, 2, ... rounds of Newton's method, for smaller and smaller diag; null where it diverged
             (with n = 1000 against 40 digits, with n = 30000 against the walk in C++, whose error then reads 0)
 singular    |d| / A_ii of a pivot whose exact value is 0: its quantiles over many matrices
@@ -35,7 +35,7 @@ getcontext().prec = 40
 
 
 def anchors(kind: str, n: int, k: int) -> tuple[Tensor, Tensor]:
-    """a (n,) and b (k,) over a few tau: spread out, in five clusters 1e-6 wide, or a at five positions only."""
+    """a (n,) and b (k,) over a few tau: spread out, in five clusters 1e-6 wide, or with a at only five positions."""
     if kind == "spread":
         return normal(n), normal(k)
     centres = 3 * normal(5)
@@ -50,7 +50,7 @@ def normal(*shape: int) -> Tensor:
 
 
 def gram(kind: str, phased: bool, n: int, k: int) -> Quasiseparable:
-    """A Gram matrix as the operators see it, of batch 1, with diag = 0."""
+    """A Gram matrix as the operators see it, with batch 1 and diag = 0."""
     a, b = anchors(kind, n, k)
     phases = {"phi": normal(n), "psi": normal(k)} if phased else {}
     return of_operator(LaplaceOperator(a, b, 1.0, **phases))
@@ -108,7 +108,7 @@ def errors(matrix: Quasiseparable, want: Tensor, rounds: int) -> list[float | No
 
 
 def largest(d: Tensor, want: Tensor) -> float | None:
-    """The largest relative error; None, for JSON, where d is not a number."""
+    """The largest relative error; None, for JSON, if d is NaN."""
     worst = float(((d - want).abs() / want).nan_to_num(torch.inf, torch.inf, torch.inf).max())
     return None if math.isinf(worst) else float(f"{worst:.1e}")
 
@@ -145,7 +145,7 @@ def rounds() -> list[dict[str, object]]:
 
 
 def singular(matrices: int = 20_000) -> list[dict[str, object]]:
-    """The last two points are equal and have diag = 0, the others 1e-3 of M's diagonal: the exact last pivot is 0."""
+    """With the last two points equal and their diag = 0, others 1e-3 of M's diagonal: the exact last pivot is 0."""
     rows = []
     for n, k in ((3, 1), (20, 30), (200, 300)):
         for phased in (False, True):

@@ -1,11 +1,11 @@
-"""How much the latent covariance is shrunk: likelihoods of held-out images, and how wild samples are, over the part.
+"""How much to shrink the latent covariance: likelihoods of held-out images, and how wild samples are, by the part.
 
     python -m benchmarks.studies.shrinkage --out DIR                                 the images that come with laplex
     python -m benchmarks.studies.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 --device cuda
 
-It writes DIR/shrinkage-NAME.json. The part that `laplex.density.fit` takes is odds of rank / examples; here the odds
-are taken in several multiples. Variance and colour are those of samples over those of the images that were fitted, as
-`python -m paper experiment density` has them.
+It writes DIR/shrinkage-NAME.json. The part that `laplex.density.fit` uses has odds of rank / examples; here several
+multiples of these odds are used. Variance and colour are those of samples relative to those of the fitted images, as
+in `python -m paper experiment density`.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CHANNELS = 3
 
 
 class Images(NamedTuple):
-    """Images to fit, and others."""
+    """Images to fit, and held-out ones."""
 
     train: Examples
     val: Examples
@@ -49,13 +49,13 @@ def images(given: argparse.Namespace) -> Images:
 
 
 def part(shrinkage: float, share: float) -> float:
-    """Of the target, for a multiple of the odds of the shrinkage that a fit takes."""
+    """The part of the target, for a multiple of the odds of the shrinkage that a fit uses."""
     odds = share * shrinkage / (1 - shrinkage)
     return odds / (1 + odds)
 
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:
-    """Of the second of two calls."""
+    """The seconds of the second of two calls."""
     for _ in range(2):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -67,7 +67,7 @@ def seconds(call: Callable[[], Any], device: torch.device) -> float:
 
 
 def cost(train: Examples, state: State) -> dict[str, float]:
-    """Seconds of a round without shrinking, and of shrinking alone."""
+    """Seconds for a round without shrinking, and for shrinking alone."""
     moments = state.root @ state.root.mT
     line = Line(state.knots, state.tau, moments, len(state.weight))
     given = moments, line.spread, state.knots, state.tau
@@ -117,7 +117,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Every fit at every share, each written as soon as it is known."""
+    """Run every fit at every share, and write each as soon as it is done."""
     given = options()
     data = images(given)
     given.out.mkdir(parents=True, exist_ok=True)

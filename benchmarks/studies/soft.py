@@ -5,11 +5,11 @@
     python -m benchmarks.studies.soft --quick       small sizes, nothing is written
     python -m benchmarks.studies.soft --gpu --sweep every constant SOFT_* of tuning, compared with other values
 
-Every time is of a forward and a backward pass, of float32 numbers; "torch.sort" is forward alone. Before a row is
+Every time is for a forward and a backward pass, with float32 numbers; "torch.sort" is forward only. Before a row is
 timed, values and gradients are compared with the definition in float64: all of them for short rows, and for long ones
-200, with sums over all numbers. torchsort, which has another definition, takes part where it is installed. "lapsum" is
+200, with sums over all numbers. torchsort, which has a different definition, takes part if it is installed. "lapsum" is
 written here from the formulas of LapSum's paper, in plain torch: logcumsumexp for sums, searchsorted for the threshold.
-It is right only where the numbers span few tau, as these do. "softsort" forms the matrix.
+It is right only if the numbers span few tau, as these do. "softsort" forms the matrix.
 """
 
 import argparse
@@ -35,11 +35,11 @@ except ImportError:
 TAU, SHARE = 0.1, 0.3  # softness of standard normal numbers, and the share that top-k selects
 SHORT, QUICK = ((1024, 100), (1024, 1000)), ((1, 1000), (4, 3000), (64, 100))
 LONG = tuple((1, 10**power) for power in range(3, 7))
-ON_GPU = ((1, 1 << 24), (1, 1 << 20), (1, 1 << 22), *SHORT, *LONG, (1, 10**7))  # what matters first: time may run out
+ON_GPU = ((1, 1 << 24), (1, 1 << 20), (1, 1 << 22), *SHORT, *LONG, (1, 10**7))  # important ones first: time may run out
 FORMED = 1 << 26  # entries of a matrix that softsort may form
 COMPARED = 1 << 22  # entries of the matrices with which all values are compared
-AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}  # entries of one of them
-SAMPLED = 200  # values and gradients of a longer row
+AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}  # entries of one of these matrices
+SAMPLED = 200  # values and gradients compared for a longer row
 LIMIT = 5e-7
 Call = Callable[[], Any]
 
@@ -48,7 +48,7 @@ Call = Callable[[], Any]
 
 
 def lapsum_states(s: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """Of sorted numbers: the logarithms of the sums from the left and from the right, each with the number itself."""
+    """For sorted numbers: the logarithms of the sums from the left and from the right, each including the number."""
     u = s / tau
     return u.logcumsumexp(-1) - u, (-u).flip(-1).logcumsumexp(-1).flip(-1) + u
 
@@ -96,7 +96,7 @@ def softsort(x: Tensor) -> Tensor:
 
 
 def functions(n: int, entries: int) -> dict[str, dict[str, Callable[[Tensor], Tensor]]]:
-    """By what is computed, and by whom; ours is "laplex"."""
+    """The functions by what is computed and by whom; ours is "laplex"."""
     k = SHARE * n
     table: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
         "rank": {"laplex": lambda x: soft.rank(x, tau=TAU), "lapsum": lambda x: lapsum_rank(x, TAU)},
@@ -129,7 +129,7 @@ def step(function: Callable[[Tensor], Tensor], x: Tensor, g: Tensor) -> Call:
 
 
 def check(what: str, x: Tensor, g: Tensor, function: Callable[[Tensor], Tensor]) -> dict[str, float]:
-    """The largest errors of values and gradients, over the largest value and gradient. Raises if one is too large."""
+    """The largest errors of values and gradients, relative to the largest value and gradient. Raises if too large."""
     y = function(x)
     (x_bar,) = torch.autograd.grad(y, x, g[..., : y.shape[-1]])
     row, row_bar = x.detach()[:1].double(), g[:1].double()
@@ -152,16 +152,16 @@ def check(what: str, x: Tensor, g: Tensor, function: Callable[[Tensor], Tensor])
 
 
 def _is_tied(x: Tensor) -> Tensor:
-    """Which numbers of a row occur more than once: how such share a gradient depends on the order that a sort gives."""
+    """Which numbers of a row occur more than once: how these share a gradient depends on how a sort orders them."""
     _, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
     tied: Tensor = counts[inverse] > 1
     return tied
 
 
 def prepared(what: str, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    """What all places of a row share: of sorts the order, the sums of weights and the means; of masks the threshold.
+    """What all places of a row share: for sorts the order, the sums of weights and the means; for masks the threshold.
 
-    The sums are laplex's, in float64, compared with the definition elsewhere.
+    The sums are laplex's, in float64, which are compared with the definition elsewhere.
     """
     if what == "rank":
         return ()
@@ -196,7 +196,7 @@ def definition(what: str, x: Tensor, g: Tensor, place: Tensor, shared: tuple[Ten
 
 
 def threshold(x: Tensor, k: float) -> Tensor:
-    """The b at which the smoothed number of numbers above it is k, by bisection."""
+    """The b at which the smoothed count of numbers above it is k, by bisection."""
     low, high = x.min() - 50 * TAU, x.max() + 50 * TAU
     for _ in range(60):
         b = (low + high) / 2
@@ -208,7 +208,7 @@ def threshold(x: Tensor, k: float) -> Tensor:
 
 
 def sort_gradient(x: Tensor, s: Tensor, own: Tensor, rows: tuple[Tensor, Tensor], place: Tensor) -> Tensor:
-    """Of x at some places, as a source of all rows and as the target of its own one."""
+    """The gradient for x at some places, as a source of all rows and as the target of its own row."""
     y, w = rows
     gap = x[place, None] - s
     source = (w * (gap.abs() / TAU).neg().exp() * (1 - (x[place, None] - y) * gap.sign() / TAU)).sum(-1)
@@ -260,7 +260,7 @@ SWEPT = {
 
 
 def sweep(budget: Budget) -> Iterator[dict[str, Any]]:
-    """Every constant alone, at sizes that it may matter for."""
+    """Vary every constant by itself, at sizes for which it may matter."""
     from laplex._triton import replay  # needs Triton
 
     for name, values in SWEPT.items():
@@ -272,7 +272,7 @@ def sweep(budget: Budget) -> Iterator[dict[str, Any]]:
                 row: dict[str, Any] = {"constant": name, "usual": usual, "what": what, "shape": shape, "ms": {}}
                 for value in sorted({*values, usual}):
                     setattr(tuning, name, value)
-                    replay.operators.by_form.clear()  # which were recorded with another value
+                    replay.operators.by_form.clear()  # its entries were recorded with another value
                     call = step(by["laplex"], x, g)
                     call()
                     row["ms"][value] = 1e3 * interleave({"": call}, "cuda", budget)[""].median

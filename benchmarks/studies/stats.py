@@ -4,15 +4,15 @@
     python -m benchmarks.studies.stats --quick    small sizes, nothing is written
     PYTHONPATH=src python3 -m benchmarks.studies.stats --gpu --out DIR    writes DIR/stats-gpu.json; needs torch, triton
 
-n samples, as many points or samples of the other kind, float32, tau = 0.1 for samples of variance 1. Before a time is
-taken, results are compared with sums in float64, pair by pair: 256 of the n densities, and the MMD of the first 10^4
-samples. "error" is the difference over the value, or over 1 if that is larger (densities).
+There are n samples, and as many points or samples of the other kind, in float32, with tau = 0.1 for samples of variance
+1. Before a time is taken, results are compared with sums in float64, pair by pair: 256 of the n densities, and the MMD
+of the first 10^4 samples. "error" is the difference over the value, or over 1 if that is larger (densities).
 
 Rivals: scikit-learn's KernelDensity with the same kernel and rtol=1e-4; geomloss with backend="online" (KeOps), if it
-is installed; on a GPU sums in torch over blocks of pairs. All of them take O(n^2), hours at n = 10^6. A rival that
+is installed; on a GPU, sums in torch over blocks of pairs. All of them take O(n^2), hours at n = 10^6. A rival that
 would need more than two minutes gets a part of the problem that it can do in that time: fewer points ("rival points"),
-or fewer samples ("rival n"). Its time for the part is less than that for all, so that our time for all over it,
-"ratio", is an upper bound of the ratio ("bound": true). Nothing is extrapolated.
+or fewer samples ("rival n"). Its time for the part is less than its time for the whole, so our time for the whole over
+it, "ratio", is an upper bound on the ratio ("bound": true). Nothing is extrapolated.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def mmd_row(n: int, device: str, rivals: bool, limit: float) -> dict[str, Any]:
 
 
 def gradient_rows(n: int, device: str) -> list[dict[str, Any]]:
-    """Forward and backward, to samples, points and tau."""
+    """Forward and backward, with gradients for samples, points and tau."""
     x, y = (side.requires_grad_() for side in data(n, device))
     tau = torch.tensor(TAU, device=device, requires_grad=True)
 
@@ -150,9 +150,9 @@ def timed(what: str, n: int, call: Callable[[], Any], device: str) -> dict[str, 
 def compared(
     row: dict[str, Any], name: str, rival: Rival, part: str, n: int, limit: float, device: str
 ) -> dict[str, Any]:
-    """The rival's time for the largest part of n that it is expected to do within the limit."""
+    """The rival's time for the largest part of n that it should manage within the limit."""
     count, seconds = min(100, n), once(rival(min(100, n)), device)
-    power = 1 if part == "points" else 2  # of the part, in the time
+    power = 1 if part == "points" else 2  # the time grows with this power of the part
     while count < n:
         larger = min(int(count * min((0.8 * limit / seconds) ** (1 / power), 10.0)), n)
         if larger < 1.5 * count and larger < n:
@@ -165,7 +165,7 @@ def compared(
 
 
 def once(call: Callable[[], Any], device: str) -> float:
-    """Seconds of a call, after one that compiles if it is short."""
+    """Seconds of a call, after a first one that compiles, if calls are short."""
     for _ in range(2):
         _wait(device)
         begun = time.perf_counter()

@@ -3,12 +3,12 @@
     python -m benchmarks.studies.steps            writes benchmarks/results/steps-nvidia-h200.json
     python -m benchmarks.studies.steps --eager    without torch.compile, which takes most of the time
 
-A step is forward and backward, with the gradient of the input. Eager steps of both layers take turns, before anything
-is compiled, because torch.compile makes later eager steps of the process slower. "captured" is the step as a CUDA
-graph. Times are the least of several rounds, in milliseconds of wall time. "launches" are those of an eager step.
+A step is forward and backward, including the gradient of the input. Eager steps of both layers take turns, before
+anything is compiled, because torch.compile makes later eager steps in the process slower. "captured" is the step as a
+CUDA graph. Times are the least of several rounds, in milliseconds of wall time. "launches" are those of an eager step.
 
-A compiled call has a cost of its own, whatever it computes. So besides single layers a network is compiled: blocks of
-two layers, 768 -> 3072 -> 768, with a norm, GELU and a sum, as the MLPs of a transformer are.
+A compiled call has a fixed cost, whatever it computes. So besides single layers a network is compiled: blocks of two
+layers, 768 -> 3072 -> 768, with a norm, GELU and a sum, like the MLPs of a transformer.
 """
 
 import argparse
@@ -42,7 +42,7 @@ Layer = tuple[int, int, int, int, bool, bool]
 
 
 def milliseconds(steps: dict[str, Step]) -> dict[str, float]:
-    """The least time of each step, which take turns."""
+    """The least time of each step; the steps take turns."""
     best = dict.fromkeys(steps, float("inf"))
     for step in steps.values():
         for _ in range(12):
@@ -123,7 +123,7 @@ class Block(nn.Module):
 
 
 def networks(sizes: Sequence[int], _half: bool) -> tuple[dict[str, nn.Module], Tensor, Tensor]:
-    """Both networks, an input, and a cotangent of the result, which is in float32 after a sum."""
+    """Both networks, an input, and a cotangent of the result, which is float32 after a sum."""
     features, hidden, kernels, rows = sizes
     torch.manual_seed(0)
     x, g = (torch.randn(rows, features, device="cuda", requires_grad=True) for _ in range(2))
@@ -166,7 +166,7 @@ def compiled(layer: Layer, make: Pair = pair) -> dict[str, dict[str, float]]:
 
 
 def with_a_plan(rows: int) -> dict[str, Any]:
-    """A product of 2^20 anchors a side, and a copy of x."""
+    """Times of a product with 2^20 anchors per side, and of a copy of x."""
     a, b, x = (torch.randn(*shape, device="cuda") for shape in ((POINTS,), (POINTS,), (rows, POINTS)))
     plan = laplex.Plan(a, b)
     with torch.no_grad():
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--out", default=str(COMMITTED / "steps-nvidia-h200.json"))
     options = parser.parse_args()
     report: dict[str, Any] = {"conditions": conditions("cuda"), "layers": [], "products": []}
-    out = Path(options.out)  # written after every row: what was measured stays
+    out = Path(options.out)  # written after every row, so that no measurement is lost
     for layer in LAYERS:
         row = measured(layer)
         report["layers"].append(row)

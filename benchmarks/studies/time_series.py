@@ -3,12 +3,12 @@
     python -m benchmarks.studies.time_series            writes benchmarks/results/time-series-cpu.json
     python -m benchmarks.studies.time_series --quick    small sizes, nothing is written
 
-"likelihood" has the times sorted and checked before, by all. "gradient" is the likelihood with the gradients of times,
-noise and all parameters; celerite2's is that of its matrices (its ``backprop``), which leaves out the parameters.
-"whole" starts with unsorted times; celerite2 gets sorted ones. "predict" is mean and variance at as many new times,
-"samples" draws of the process given observations; celerite2 forms a matrix of n^2 numbers for both, so n is small
-there. Likelihoods and variances are compared with celerite2's before they are timed. tinygp compiles its functions
-first, which is not counted.
+For "likelihood" all libraries have the times sorted and checked beforehand. "gradient" is the likelihood with the
+gradients for times, noise and all parameters; celerite2's is for its matrices (its ``backprop``), which leaves out the
+parameters. "whole" starts with unsorted times; celerite2 gets sorted ones. "predict" is mean and variance at as many
+new times, "samples" are draws of the process given observations; celerite2 forms a matrix of n^2 numbers for both, so n
+is small there. Likelihoods and variances are compared with celerite2's before they are timed. tinygp compiles its
+functions first, which is not counted.
 """
 
 import argparse
@@ -41,7 +41,7 @@ Call = Callable[[], Any]
 
 
 def ours(name: str, one: Any = 1.0) -> gp.Kernel:
-    """The kernels; ``one`` multiplies every parameter, so that a tensor there asks for all gradients."""
+    """Our kernels; ``one`` multiplies every parameter, so that passing a tensor asks for all gradients."""
     kernels = {
         "exponential": lambda: gp.Exponential(1.4 * one, 1.2 * one),
         "matern32": lambda: gp.Matern32(2.0 * one, 1.2 * one),
@@ -54,7 +54,7 @@ def ours(name: str, one: Any = 1.0) -> gp.Kernel:
 
 
 def theirs(name: str) -> Any:
-    """The same for celerite2, whose Matern kernel is an approximation, with two states as ours."""
+    """The same for celerite2, whose Matern kernel is an approximation with two states, like ours."""
     exponential, matern = terms.RealTerm(a=1.44, c=1 / 1.4), terms.Matern32Term(sigma=1.2, rho=2.0, eps=1e-5)
     sho = terms.SHOTerm(rho=3.0, Q=4.0, sigma=1.2)
     other = terms.Matern32Term(sigma=1.0, rho=2.0, eps=1e-5)
@@ -76,14 +76,14 @@ def jaxed(name: str, one: Any) -> Any:
 
 
 def data(n: int) -> tuple[Tensor, Tensor]:
-    """Irregular times in order, ten to a unit, and observations."""
+    """Irregular times in order, ten per unit, and observations."""
     torch.manual_seed(n)
     t = torch.sort(torch.rand(n, dtype=torch.float64) * n / 10).values
     return t, torch.sin(t) + 0.3 * torch.randn(n, dtype=torch.float64)
 
 
 def likelihoods(name: str, n: int) -> dict[str, Call]:
-    """The likelihood, with all that depends on times alone done before."""
+    """The likelihood, with all that depends only on times done beforehand."""
     t, y = data(n)
     times, values, noise = t.numpy(), y.numpy(), np.full(n, NOISE)
     celerite = Celerite(theirs(name))
@@ -117,7 +117,7 @@ def gradients(name: str, n: int) -> dict[str, Call]:
 
 
 def celerite_gradient(name: str, t: Tensor, y: Tensor) -> Call:
-    """The gradients of c, a, U, V, t and y, by celerite2's own functions."""
+    """The gradients for c, a, U, V, t and y, by celerite2's own functions."""
     n, term = len(t), theirs(name)
     times, column = t.numpy(), y.numpy()[:, None].copy()
     size = term.get_celerite_matrices(times, np.full(n, NOISE))[2].shape[1]
@@ -185,7 +185,7 @@ def predictions(n: int, *, rival: bool) -> dict[str, Call]:
 
 
 def samples(n: int, *, rival: bool) -> dict[str, Call]:
-    """A draw at n new times given n observations; celerite2's first needs the covariance of its prediction."""
+    """A draw at n new times given n observations; celerite2 first needs the covariance of its prediction."""
     t, y = data(n)
     new = t + 0.03
     process = gp.GaussianProcess(ours("sho"), t, diag=NOISE)
@@ -203,7 +203,7 @@ def agree(one: Any, other: Any, tolerance: float) -> None:
 
 
 def timed(what: str, kernel: str, n: int, calls: dict[str, Call]) -> dict[str, Any]:
-    """A row: milliseconds of each, and ours over theirs."""
+    """A row of results: milliseconds for each, and ours over theirs."""
     for call in calls.values():
         call()
     times = interleave(calls, budget=Budget(min_s=1.0, min_samples=5, max_s=20.0))

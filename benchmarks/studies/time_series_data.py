@@ -5,10 +5,10 @@
 Both series come with statsmodels. Every kernel is fitted by maximum likelihood to the earlier part of a series, and
 forecasts the later part, which it has not seen: ten years of CO2, 22 years of sunspots. `time-series-fits.json` has the
 fits and the errors, `time-series-curves.json` what the pictures show. A band is the mean plus and minus 1.96 standard
-deviations of an observation, its noise included; `inside` is the share of the held-out observations that it contains.
-The first trend of CO2, which is drawn, was chosen after the forecasts of several had been compared with what was held
-out, so its error flatters; the kernel of the sunspots that is drawn has the largest likelihood of the three.
-`seconds` are those of several fits of the same, one after the other, on one thread.
+deviations of an observation, its noise included; `inside` is the share of held-out observations within the band.
+The first trend of CO2, which is drawn, was chosen after comparing several forecasts with the held-out data, so its
+error flatters; the kernel that is drawn for the sunspots has the largest likelihood of the three.
+`seconds` are those of several repetitions of the same fit, one after another, on one thread.
 """
 
 import json
@@ -40,7 +40,7 @@ def fitted(process: Callable[[Parameters], gp.GaussianProcess], start: Parameter
 
 
 def fitted_once(process: Callable[[Parameters], gp.GaussianProcess], start: Parameters, y: Tensor) -> dict[str, Any]:
-    """All parameters are positive: their logarithms are trained."""
+    """One such fit. All parameters are positive, and their logarithms are trained."""
     logs = [torch.tensor(math.log(value), dtype=torch.float64, requires_grad=True) for value in start.values()]
     optimizer = torch.optim.LBFGS(logs, max_iter=100, line_search_fn="strong_wolfe")
 
@@ -67,7 +67,7 @@ def fitted_once(process: Callable[[Parameters], gp.GaussianProcess], start: Para
 def standard_errors(
     process: Callable[[Parameters], gp.GaussianProcess], parameters: Parameters, y: Tensor
 ) -> dict[str, float]:
-    """Of the logarithms of parameters, from the second derivatives of the likelihood where it is largest."""
+    """Standard errors of the logarithms of parameters, from the likelihood's second derivatives at its maximum."""
 
     def loss(logs: Tensor) -> Tensor:
         return -process(dict(zip(parameters, logs.exp(), strict=True))).log_likelihood(y)
@@ -78,7 +78,7 @@ def standard_errors(
 
 
 def forecast(process: gp.GaussianProcess, noise: float, y: Tensor, t: Tensor, seen: Tensor) -> dict[str, Any]:
-    """How well observations that were held out were foretold; ``seen`` are they."""
+    """How well held-out observations were forecast; ``seen`` are these observations."""
     mean, variance = process.predict(y, t, return_var=True)
     width = BAND * (variance + noise**2).sqrt()
     error = seen - mean
@@ -97,7 +97,7 @@ def total(parts: Parts) -> gp.Kernel:
 
 
 def curves(process: gp.GaussianProcess, noise: float, y: Tensor, t: Tensor, parts: Parts) -> dict[str, Any]:
-    """Means and standard deviations at times t, of an observation and of every part."""
+    """Means and standard deviations at times t, for an observation and for every part."""
     given = process.condition(y)
     deviation = (given.variance(t) + noise**2).sqrt()
     result: dict[str, Any] = {"t": rounded(t), "mean": rounded(given.mean(t)), "sd": rounded(deviation)}
@@ -180,7 +180,7 @@ def study_co2() -> tuple[dict[str, Any], dict[str, Any]]:
         if not shown:
             parts = co2_parts(parameters, trend(parameters))
             chosen = gp.GaussianProcess(total(parts), t[old], yerr=parameters["noise"], mean=level)
-            grid = torch.linspace(1958.2, 2002.0, 1052, dtype=torch.float64)  # 24 a year
+            grid = torch.linspace(1958.2, 2002.0, 1052, dtype=torch.float64)  # 24 per year
             shown = curves(chosen, parameters["noise"], y[old], grid, parts)
     shown |= {"until": CO2_UNTIL, "level": level, "observed": {"t": rounded(t), "y": rounded(y)}}
     return {"observations": int(old.sum()), "held_out": int((~old).sum()), "fits": rows}, shown
@@ -213,7 +213,7 @@ def cycle_overtone_level(p: Parameters) -> Parts:
 CYCLE = {"period": 11.0, "quality": 5.0, "sigma": 3.0, "noise": 0.5, "mean": 6.0}
 LEVEL = {"level_scale": 40.0, "level_sigma": 1.0}
 OVERTONE = {"overtone_quality": 5.0, "overtone_sigma": 1.0}
-TENFOLD = {"sigma", "level_sigma", "overtone_sigma", "noise", "mean"}  # of the numbers, compared with their roots
+TENFOLD = {"sigma", "level_sigma", "overtone_sigma", "noise", "mean"}  # these start larger without square roots
 SUNSPOT_KERNELS: dict[str, tuple[Callable[[Parameters], Parts], Parameters]] = {
     "SHO": (cycle, CYCLE),
     "SHO + Matern32": (cycle_level, CYCLE | LEVEL),
@@ -222,7 +222,7 @@ SUNSPOT_KERNELS: dict[str, tuple[Callable[[Parameters], Parts], Parameters]] = {
 
 
 def study_sunspots() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Square roots are fitted: numbers are not negative, and vary the more the larger they are."""
+    """Fit the square roots, because the numbers are not negative, and vary more the larger they are."""
     t, y = sunspots()
     old = t < SUNSPOTS_UNTIL
     rows = []
@@ -236,7 +236,7 @@ def study_sunspots() -> tuple[dict[str, Any], dict[str, Any]]:
     parameters = rows[-1]["parameters"]
     terms = parts(parameters)
     chosen = gp.GaussianProcess(total(terms), t[old], yerr=parameters["noise"], mean=parameters["mean"])
-    grid = torch.linspace(1700, 2020, 1281, dtype=torch.float64)  # four a year
+    grid = torch.linspace(1700, 2020, 1281, dtype=torch.float64)  # four per year
     shown = curves(chosen, parameters["noise"], y[old].sqrt(), grid, terms)
     shown |= {"until": SUNSPOTS_UNTIL, "level_mean": parameters["mean"]}
     shown["observed"] = {"t": rounded(t), "y": rounded(y)}
@@ -245,7 +245,7 @@ def study_sunspots() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def fitted_sunspots(parts: Callable[[Parameters], Parts], start: Parameters, *, roots: bool) -> dict[str, Any]:
-    """A fit to the earlier years, its forecast, and every earlier year given all others."""
+    """A fit to the earlier years, its forecast, and the prediction of every earlier year from all others."""
     t, y = sunspots()
     old = t < SUNSPOTS_UNTIL
     z = y.sqrt() if roots else y

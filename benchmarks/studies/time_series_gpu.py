@@ -1,13 +1,13 @@
 """Gaussian processes over time on a GPU: likelihoods, gradients, and mean and variance at the data.
 
     python3 -m benchmarks.studies.time_series_gpu --out DIR              writes DIR/time-series-NAME.json
-    python3 -m benchmarks.studies.time_series_gpu --out DIR --sweep      constants of the programs next to others, too
+    python3 -m benchmarks.studies.time_series_gpu --out DIR --sweep      also varies the constants of the programs
     python3 -m benchmarks.studies.time_series_gpu --out DIR --profile    prints what the GPU does in some calls
     python3 -m benchmarks.studies.time_series_gpu --out DIR --device cpu --quick    tries this script
 
-"likelihood" has a process that was built before. "gradient" builds the process, and is the likelihood with the
-gradients of times, noise and all parameters. "condition" is mean and variance at all points, given the observations.
-Sizes are series x points. First every kernel is compared with the CPU; figures are wall milliseconds.
+"likelihood" uses a process built beforehand. "gradient" builds the process, and is the likelihood with the gradients
+for times, noise and all parameters. "condition" is mean and variance at all points, given the observations. Sizes are
+series x points. First every kernel is compared with the CPU; figures are wall milliseconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def kernel(name: str, one: Any = 1.0) -> gp.Kernel:
 
 
 def data(size: tuple[int, int], device: str) -> tuple[Tensor, Tensor]:
-    """Irregular times in order, ten to a unit, and observations."""
+    """Irregular times in order, ten per unit, and observations."""
     torch.manual_seed(size[1])
     t = torch.sort(torch.rand(size, dtype=torch.float64) * size[1] / 10).values
     y = torch.sin(t) + 0.3 * torch.randn(size, dtype=torch.float64)
@@ -122,7 +122,7 @@ def _error(one: Tensor, other: Tensor) -> float:
 
 
 def timed(what: str, name: str, size: tuple[int, int], device: str, seconds: float) -> dict[str, Any]:
-    """A row: wall milliseconds."""
+    """A row of results, in wall milliseconds."""
     call = WHAT[what](name, size, device)
     call()
     times = interleave({"": call}, device, Budget(min_s=seconds, min_samples=5, max_s=20.0))[""]
@@ -133,7 +133,7 @@ def timed(what: str, name: str, size: tuple[int, int], device: str, seconds: flo
 
 
 def jobs(name: str, quick: bool) -> list[tuple[str, tuple[int, int]]]:
-    """What is measured of a kernel, and at which sizes."""
+    """What is measured for a kernel, and at which sizes."""
     sizes, long = (QUICK, QUICK[0]) if quick else (SIZES, LONG)
     rows = [("likelihood", long), ("condition", long), ("gradient", long)] if name in ("exponential", "sho") else []
     rows += [(what, size) for what in ("gradient", "likelihood") for size in sizes]
@@ -141,18 +141,18 @@ def jobs(name: str, quick: bool) -> list[tuple[str, tuple[int, int]]]:
 
 
 def sweep(device: str, quick: bool, seconds: float) -> list[dict[str, Any]]:
-    """Every constant next to others, one at a time."""
+    """Compare every constant with other values, one at a time."""
     size, long = (QUICK[0], QUICK[0]) if quick else ((1, 10**6), LONG)
     measured = [("gradient", "exponential", size), ("gradient", "sho", size), ("likelihood", "sho", long)]
     measured += [("gradient", "three terms", size), ("gradient", "sho", QUICK[1] if quick else (1000, 1000))]
-    from laplex._triton import replay  # which a machine without Triton cannot import
+    from laplex._triton import replay  # a machine without Triton cannot import this
 
     rows = []
     for constant, values in SWEEP.items():
         before = getattr(tuning, constant)
         for value in (before, *values):
             setattr(tuning, constant, value)
-            replay.operators.by_form.clear()  # launches are repeated with the constants that they had
+            replay.operators.by_form.clear()  # else launches would be repeated with their old constants
             print(constant, value, flush=True)
             rows += [{"constant": constant, "value": value, **timed(*job, device, seconds)} for job in measured]
         setattr(tuning, constant, before)

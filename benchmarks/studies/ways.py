@@ -1,12 +1,12 @@
-"""Which way of a product wins where: a sweep of sizes, and the coefficients of ``laplex._backends.cost`` fitted to it.
+"""Which way to multiply wins where: a sweep of sizes, and the coefficients of ``laplex._backends.cost`` fitted to it.
 
     python3 -m benchmarks.studies.ways --out DIR              writes ways-cuda.json (or ways-cpu.json with --device cpu)
     python3 -m benchmarks.studies.ways --fit ways-cuda.json   prints coefficients, and what the choice loses
 
 Times are wall milliseconds of laplex.linear with a weight, forward alone and with backward, as a training step waits
-for them; of one matrix without a weight. With --compiled K formed by torch under torch.compile is measured, too.
-(It is compiled for any sizes: to compile it for each of a thousand would take an hour.) Points are written as they are
-milliseconds, so a sweep that is cut off keeps what it has. This script forces the choice, so it uses private names.
+for them; a single matrix has no weight. With --compiled, K formed by torch under torch.compile is measured, too.
+(It is compiled for any sizes: compiling it for each of a thousand would take an hour.) Points are written as they are
+measured, so a sweep that is cut off keeps what it has. This script forces the choice, so it uses private names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_COMPILED = 1 << 31, 1 << 38  # numbers, and multiplications, of one that to
 
 @contextmanager
 def forced(way: str) -> Iterator[None]:
-    """Every call takes this way."""
+    """Make every call take this way."""
     before = _backends.cheapest
     _backends.cheapest = lambda work, device: way
     _forget()
@@ -143,7 +143,7 @@ def work_of(row: dict[str, Any], planned: bool) -> cost.Work:
 
 
 def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:
-    """Coefficients that are not negative, for the least squares of relative errors."""
+    """The nonnegative coefficients with the least squares of relative errors."""
     from scipy.optimize import nnls
 
     names = {"formed": (False,), "scan": (False, True)}[way]
@@ -159,7 +159,7 @@ def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    """The choice at every point, with a plan and without, compared with the best way, the worst first."""
+    """The choice at every point, with a plan and without, compared with the best way, worst first."""
     judged = []
     for row, planned in itertools.product(rows, (False, True)):
         times = {way: taken for way, taken in row["milliseconds"].items() if isinstance(taken, float)}

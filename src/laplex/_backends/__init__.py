@@ -1,6 +1,6 @@
 """The table of backends: what each can do, which of them can run here, and which one a call gets.
 
-Every backend has one module with one table, :class:`Backend`. The rest of the package asks the table and compares no
+Every backend has one module with one table, :class:`Backend`. The rest of the package asks the table and never compares
 names. This package is the only one outside ``_triton`` that imports from it, and only when a GPU is used.
 """
 
@@ -27,11 +27,11 @@ from laplex._scan.order import Order, layout_of_sides
 F = TypeVar("F", bound=Callable[..., Tensor])
 NAMES = ("torch", "cpp", "triton", "dense", "formed")
 NO_TRITON = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
-WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer nobody notices that the compiled core is missing
+WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer, no one notices that the compiled core is missing
 
 
 class Backend(NamedTuple):
-    """What a backend can do. ``Matrix`` and ``Order`` are those of ``laplex._scan.order``."""
+    """What a backend can do. ``Matrix`` and ``Order`` come from ``laplex._scan.order``."""
 
     name: str
     scan: Callable[..., tuple[Tensor, Tensor]]  # x, matrix, odd=, degree= -> E x, S x
@@ -40,24 +40,24 @@ class Backend(NamedTuple):
     layout: Callable[[int, int], str] = layout_of_sides  # n, k -> the layout of its orders
     order: Callable[[Tensor, Tensor, str], Order] | None = None  # a (*H, n), b (*H, k), layout; None: needs none
     update: Callable[[Tensor, Tensor, Order], Order] | None = None  # a, b, the order before they moved; None: sort
-    look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite
-    complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
+    look: Callable[[Tensor, Tensor], str] | None = None  # a, b to plan -> their layout; raises if not finite
+    complete: Callable[[Order, int, int], Order] | None = None  # an order to keep, n, k -> one with more, to save time
     solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
     form: ModuleType | None = None  # form, matmul and pull: linear then forms the matrix
     phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
-    fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
+    fused_gram: ModuleType | None = None  # gram and pullback that make nothing else as long as the columns
     step: Callable[..., Any] | None = None  # settings, inputs -> a layer's forward and backward in one piece, or None
     states: ModuleType | None = None  # Gaussian processes with few states; on the CPU laplex._states has its own
     sorted: ModuleType | None = None  # soft ranks, sorts and masks in one piece; None: composed of scans
-    ties: Callable[..., Tensor] | None = None  # x, matrix -> T x, where not all sources are here; None: they are
+    ties: Callable[..., Tensor] | None = None  # x, matrix -> T x, if not all sources are here; None: they are
     centre: Callable[..., Tensor] | None = None  # matrix -> a point among all anchors, not only those here
     ahead: ModuleType | None = None  # compiles programs before they are needed
-    dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/studies/crossover.py
+    dense_below: int = 0  # below this many entries n * k the dense product is faster: benchmarks/studies/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are
-    writes_columns: bool = False  # writes results with adjacent rows, as the operand has them
-    raises: bool = True  # on faulty values; else the result is NaN
+    writes_columns: bool = False  # writes results with adjacent rows if the operand has them
+    raises: bool = True  # whether faulty values raise; otherwise the result is NaN
     joins: bool = False  # its orders join both sides in one sequence
-    takes_tail: bool = False  # scan and pullback take x of the last sources apart, as tail=, where sides are merged
+    takes_tail: bool = False  # scan and pullback take x of the last sources separately, as tail=, if sides are merged
 
 
 _loaded: dict[tuple[str, str], Backend] = {}
@@ -65,7 +65,7 @@ _loaded: dict[tuple[str, str], Backend] = {}
 
 def load(name: str, device: str) -> Backend:
     """The table of the backend with this name, for tensors on this type of device."""
-    if torch.compiler.is_compiling():  # a graph that depends on the dictionary would be traced again when it changes
+    if torch.compiler.is_compiling():  # a graph that depends on the dictionary would be retraced when it changes
         return _load(name, device)
     table = _loaded.get((name, device))
     if table is None:
@@ -74,7 +74,7 @@ def load(name: str, device: str) -> Backend:
 
 
 def _load(name: str, device: str) -> Backend:
-    """Imported here: a backend's modules import much, and torch.compile follows import statements only."""
+    """Import a backend's table: here, because it imports much, and torch.compile follows only import statements."""
     if name == "triton" or (device == "cuda" and not NO_TRITON and name in ("dense", "formed")):
         from laplex._triton.backend import TABLES as tables
     else:
@@ -87,8 +87,8 @@ def _load(name: str, device: str) -> Backend:
 def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work | None = None) -> Backend:
     """The backend for a product of size n x k on a device, or the requested one if it can run.
 
-    With ``work`` the cheapest way for it, as ``cost`` estimates. Transforms and forward mode take the scan, which has
-    all derivatives.
+    Given ``work``, it is the cheapest way to do it, as ``cost`` estimates. Transforms and forward mode take the scan,
+    which has all derivatives.
     """
     if backend is None:
         table = load(planner(device), device.type)
@@ -118,7 +118,7 @@ def _by_cost(scan: str) -> bool:
 
 
 def refusal(backend: str, device: torch.device) -> str:
-    """Why a backend cannot run on a device, or nothing."""
+    """Why a backend cannot run on a device; empty if it can."""
     if missing(backend):
         return f"cannot run: {missing(backend)}"
     if backend == "cpp" and device.type != "cpu":
@@ -129,7 +129,7 @@ def refusal(backend: str, device: torch.device) -> str:
 
 
 def missing(backend: str) -> str:
-    """What a backend lacks on this machine, or nothing."""
+    """What a backend lacks on this machine; empty if nothing."""
     return {"cpp": _compiled.MISSING, "triton": NO_TRITON}.get(backend, "")
 
 
@@ -146,7 +146,7 @@ def planner(device: torch.device) -> str:
 
 
 def planner_of_sides(device: torch.device) -> str:
-    """The backend that sorts each side apart, and solves."""
+    """The backend that sorts each side separately, and solves."""
     return "cpp" if device.type == "cpu" and not _compiled.MISSING else "torch"
 
 
@@ -156,9 +156,9 @@ def order_backend(order: Order) -> str:
 
 
 def replayable(function: F) -> F:
-    """A decorator of ``linear`` and ``gram``: on CUDA, a call of a known form repeats the launches of an earlier one.
+    """A decorator for ``linear`` and ``gram``: on CUDA, a call of a known form repeats the launches of an earlier one.
 
-    That leaves out checks and planning. ``laplex._triton.replay`` says which calls are; all others run as they are.
+    That skips checks and planning. ``laplex._triton.replay`` says which calls qualify; all others run as usual.
     """
 
     @functools.wraps(function)
@@ -179,8 +179,8 @@ def _replay() -> Any:
 
 
 def tell_without_core(device: torch.device, numbers: int) -> None:
-    """Warn, once per process, if work of some size runs on the CPU without the compiled core."""
-    if torch.compiler.is_compiling() or not _compiled.MISSING:  # asked first: a graph is bound to no sizes
+    """Warn, once per process, if a sizeable call runs on the CPU without the compiled core."""
+    if torch.compiler.is_compiling() or not _compiled.MISSING:  # tested first, so that a graph does not depend on sizes
         return
     if device.type == "cpu" and numbers >= WORTH_A_WARNING:
         _warn_without_core()

@@ -1,8 +1,8 @@
-"""What a product costs on each way, in microseconds, so that a call can take the cheapest.
+"""What a product costs each way, in microseconds, so that a call can take the cheapest.
 
 The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (the JSON of
-``python -m benchmarks.studies.ways`` is in benchmarks/results). They need not be right, only in the right order. (To
-sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
+``python -m benchmarks.studies.ways`` is in benchmarks/results). They need not be right, only in the right order.
+(Summing pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laplex._scan.order import SHORT_AXIS_RATIO
 
 
 class Work(NamedTuple):
-    """A product that ``laplex.linear`` is called for."""
+    """A product that ``laplex.linear`` has to compute."""
 
     results: int  # h: matrices W, after sums
     summed: int  # r: matrices in each sum
@@ -38,7 +38,7 @@ class Work(NamedTuple):
         gradients: bool,
         planned: bool,
     ) -> Work:
-        """Of x, a and b, for a batch of matrices, summed or not."""
+        """The work for x, a and b, with a batch of matrices, summed or not."""
         x, a, b = operands
         sizes = a.shape[-1], b.shape[-1]
         if summed or not batch:
@@ -50,12 +50,12 @@ class Work(NamedTuple):
 
 MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradients three such arrays
 
-# What each way's time is made of, in counts that its coefficients multiply.
+# The counts that make up each way's time, to be multiplied by its coefficients.
 #
 #     formed   a call; a sum; entries formed; numbers of W written; multiplications of W with rows of x
 #     scan     a call; a sum; an order to find; matrices; points sorted; points scanned, by the two kinds of layout
 #
-# A scan of a matrix with a short side reads the long one once, in order. Others gather and scatter.
+# A scan of a matrix with a short side reads the long side once, in order. Other scans gather and scatter.
 COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
     "formed": lambda w: (
         1.0,
@@ -102,7 +102,7 @@ COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
 
 
 def microseconds(way: str, work: Work, device: str) -> float:
-    """What a product costs on a way."""
+    """What a product costs this way."""
     coefficients = COEFFICIENTS[device][way, work.gradients]
     return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 

@@ -1,4 +1,4 @@
-"""What the backends outside of ``laplex._triton`` can do."""
+"""The tables of the backends outside ``laplex._triton``."""
 
 from laplex._backends import Backend
 from laplex._formed import cpp as form_cpp
@@ -17,7 +17,7 @@ TORCH = Backend(  # everything, on any device, in plain torch
     gram=gram_torch,
     order=torch.order,
     solver=solver_torch,
-    dense_below=512 * 512,  # the scan is many small calls
+    dense_below=512 * 512,  # the scan makes many small calls
 )
 CPP = Backend(  # everything, on the CPU, in the compiled core
     name="cpp",

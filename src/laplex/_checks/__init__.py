@@ -1,17 +1,17 @@
-"""The checks of arguments, and the text of every error: what was called, which argument, required, got, what to do.
+"""The argument checks, and the text of every error: function, argument, what is required, what was got, what to do.
 
     arguments.py   shapes, dtypes and devices of what the user passes, before anything is computed
     tau.py         the length scale: its type, its shape and its values, and whether anchors are precise enough for it
     algebra.py     what lazy matrices are scaled by and added to
     solves.py      what only solves, log determinants and factors need
     core.py        faults that the compiled core reports
-    renamed.py     arguments that had another name
+    renamed.py     arguments that used to have another name
     messages.py    texts for faults that other modules find
 
 Checks raise; functions of ``messages.py`` (and ``bad_tau``) return a text and leave raising to the caller.
 
 The values of anchors, of tau and of a plan are checked where they are read anyway: in the backends and in the plan. On
-CUDA a check of values would make the host wait for the device, so there a fault makes the result NaN instead.
+CUDA, checking values would make the host wait for the device, so there a fault makes the result NaN instead.
 """
 
 from laplex._checks.arguments import anchor_pair as anchor_pair

@@ -16,7 +16,7 @@ from laplex._checks.arguments import ANCHOR_DTYPES, as_float, column_hint, is_te
 
 
 def scale(where: str, value: Any, shape: torch.Size, device: torch.device) -> float | Tensor:
-    """What a matrix is multiplied by: a number, or a tensor, which becomes () or broadcasts to H."""
+    """The checked factor of a matrix: a number, or a tensor, which becomes () or broadcasts to H."""
     if hasattr(value, "to_dense") and not isinstance(value, Tensor):
         raise TypeError(
             f"{where}: `s` must be a number or a tensor, got {type(value).__name__}; apply one matrix after the other, "
@@ -38,7 +38,7 @@ def scale(where: str, value: Any, shape: torch.Size, device: torch.device) -> fl
 
 
 def added_diagonal(where: str, value: Any, shape: torch.Size, device: torch.device) -> float | Tensor:
-    """What is added to the diagonal of a square matrix, of any sign: a number, or what broadcasts to (*H, n)."""
+    """The checked addition to a square matrix's diagonal, of any sign: a number, or what broadcasts to (*H, n)."""
     *batch, n, k = shape
     if n != k:
         raise ValueError(f"{where}: needs a square matrix, got shape {tuple(shape)}")
@@ -52,7 +52,7 @@ def added_diagonal(where: str, value: Any, shape: torch.Size, device: torch.devi
 
 
 def summands(where: str, left: Any, right: Any) -> None:
-    """Two operators that are added: of one shape, dtype and device."""
+    """Check that two operators to be added have the same shape, dtype and device."""
     if left.shape != right.shape:
         shapes = f"{tuple(left.shape)} and {tuple(right.shape)}"
         raise ValueError(f"{where}: the matrices must have one shape, got {shapes}; expand the anchors of the smaller")
@@ -63,7 +63,7 @@ def summands(where: str, left: Any, right: Any) -> None:
 
 
 def positive_scale(where: str, values: Tensor) -> Tensor:
-    """The scales (h,) of matrices to be solved: others than positive ones raise, or on CUDA become NaN."""
+    """The scales (h,) of matrices to be solved: any that are not positive raise, or on CUDA become NaN."""
     positive = (values > 0) & (values < math.inf)
     if values.is_cuda:
         return torch.where(positive, values, torch.nan)

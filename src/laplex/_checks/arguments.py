@@ -1,6 +1,6 @@
 """Shapes, dtypes and devices of the arguments. Every check raises with the argument, what is required and what to do.
 
-``where`` is the name of what the user called. H is the common leading shape of the anchors, a batch of matrices.
+``where`` is the name of the function that the user called. H is the anchors' common leading shape, a batch of matrices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def same_device(where: str, name: str, value: Tensor, other: str, reference: Ten
 
 
 def real(where: str, name: str, value: Tensor, like: Tensor, *, half: bool = False) -> None:
-    """A real tensor on the device of the anchors; float16 and bfloat16 only with ``half``."""
+    """Check for a real tensor on the device of the anchors; float16 and bfloat16 are allowed only with ``half``."""
     is_tensor(where, name, value)
     if not value.dtype.is_floating_point or (value.dtype.itemsize < 4 and not half):
         to_do = real_instead(name, value) if value.is_complex() else "call .double()"
@@ -68,7 +68,7 @@ def as_float(number: numbers.Real | float) -> float:
 
 
 def anchors(where: str, name: str, value: Tensor) -> None:
-    """Anchors and phases: float32 or float64, with at least one dimension."""
+    """Check anchors or phases: float32 or float64, with at least one dimension."""
     is_tensor(where, name, value)
     if value.dtype not in ANCHOR_DTYPES:
         tied = value.dtype.itemsize == 2 and name in ("a", "b")
@@ -95,9 +95,9 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:
-    """H, the common leading shape of the anchors. tau has one element, or broadcasts to it."""
+    """H, the common leading shape of the anchors. tau must have one element or broadcast to H."""
     batch: tuple[int, ...] = tuple(a.shape[:-1])
-    if batch != b.shape[:-1]:  # asked first: torch takes as long to broadcast shapes as to launch a program
+    if batch != b.shape[:-1]:  # compared first: in torch, broadcasting shapes takes as long as a launch
         try:
             batch = tuple(torch.broadcast_shapes(batch, b.shape[:-1]))
         except RuntimeError:
@@ -127,7 +127,7 @@ def _tau_over_batch(where: str, tau: Tensor, a: Tensor, batch: tuple[int, ...]) 
 
 
 def column_hint(batch: tuple[int, ...], n: int, shape: torch.Size) -> str:
-    """What to do if an operand of this shape shows that anchors (h, 1) are meant as the h anchors of one matrix."""
+    """What to do if an operand of this shape suggests that anchors (h, 1) were meant as h anchors of one matrix."""
     if n != 1 or len(batch) != 1 or batch[0] < 2 or batch[0] not in shape:
         return ""
     h = batch[0]
@@ -135,7 +135,7 @@ def column_hint(batch: tuple[int, ...], n: int, shape: torch.Size) -> str:
 
 
 def one_by_one(where: str, a: Tensor, b: Tensor) -> None:
-    """Warn about anchors (h, 1), as scikit-learn and GPyTorch have times: allowed, but h matrices of 1 x 1."""
+    """Warn about anchors (h, 1), the shape of times in scikit-learn and GPyTorch: allowed, but h 1 x 1 matrices."""
     if a.dim() == b.dim() == 2 and a.shape[-1] == b.shape[-1] == 1 and len(a) > 1:
         h = len(a)
         warn(
@@ -175,7 +175,7 @@ def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | N
 
 
 def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
-    """x (..., k), or (*H, m, k) with a batch of matrices, or what broadcasts to it."""
+    """Check x (..., k), or (*H, m, k) with a batch of matrices, or what broadcasts to it."""
     is_tensor(where, "x", x)
     if x.dtype not in X_DTYPES:
         to_do = "call .to(torch.complex64)" if x.is_complex() else "call .float()"
@@ -188,7 +188,7 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
 
 
 def inner_size(where: str, shape: torch.Size, x: Tensor, *, side: int) -> None:
-    """x on one side of an operator of this shape: on the right of its columns, side=-1, or the left of its rows, -2."""
+    """Check the size of x on one side of an operator of this shape: on the right, side=-1, or on the left, -2."""
     if x.dim() == 0 or x.shape[-1 if x.dim() == 1 else -3 - side] != shape[side]:
         hint = column_hint(tuple(shape[:-2]), shape[side], x.shape)
         raise ValueError(
@@ -210,7 +210,7 @@ def _column_of_numbers(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...])
 
 
 def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
-    """Weights of ``laplex.gram``: (k,), (..., k), or (*H, m, k) with a batch of matrices."""
+    """Check the weights of ``laplex.gram``: (k,), (..., k), or (*H, m, k) with a batch of matrices."""
     if weight is None:
         return
     is_tensor(where, "weight", weight)
@@ -224,7 +224,7 @@ def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, 
 
 
 def sum_weight(where: str, weight: Tensor | None, a: Tensor, batch: tuple[int, ...]) -> None:
-    """The weights of a sum of matrices: one number per matrix, or what broadcasts to that."""
+    """Check the weights of a sum of matrices: one number per matrix, or what broadcasts to that."""
     if weight is None:
         return
     real(where, "weight", weight, a)
@@ -245,7 +245,7 @@ def sum_weight(where: str, weight: Tensor | None, a: Tensor, batch: tuple[int, .
 
 
 def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
-    """The weight of a GramOperator: (k,) or (*H, k), one vector per matrix."""
+    """Check the weight of a GramOperator: (k,) or (*H, k), one vector per matrix."""
     if weight is None:
         return
     real(where, "weight", weight, b)
@@ -272,7 +272,7 @@ def _as_long_as_columns(where: str, name: str, x: Tensor, b: Tensor, batch: tupl
 
 
 def _rows_over_batch(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -> None:
-    """x is (*H, m, k), or broadcasts to it."""
+    """Check that x is (*H, m, k), or broadcasts to it."""
     try:
         broadcasts = x.dim() >= 2 and torch.broadcast_shapes(x.shape[:-2], batch) is not None
     except RuntimeError:
@@ -288,13 +288,13 @@ def _rows_over_batch(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -
 
 
 def made_by(name: str, maker: str, got: object, required: type) -> None:
-    """Raise if a user called the constructor of a class whose objects only a method makes, which ``maker`` names."""
+    """Raise if a user called the constructor of a class whose objects only the method ``maker`` makes."""
     if not isinstance(got, required):
         raise TypeError(f"laplex.{name}: is made by {maker}, not by calling the class, got {type(got).__name__}")
 
 
 def no_transform_in_a_graph() -> None:
-    """Raise where torch.compile traces a transform of torch.func: the graph would lose the derivatives."""
+    """Raise if torch.compile is tracing a transform of torch.func: the graph would lose the derivatives."""
     if torch._C._are_functorch_transforms_active():
         raise RuntimeError(
             "laplex: products within transforms of torch.func are not captured in a graph, in which their derivatives "

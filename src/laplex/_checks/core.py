@@ -1,4 +1,4 @@
-"""What the compiled core returns in place of a result, as an error."""
+"""Errors for the status that the compiled core returns in place of a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laplex._errors import StalePlanError
 
 
 def core_fault(where: str, status: int, tau: Tensor | None = None) -> NoReturn:
-    """Raise what a status that is not 0 stands for."""
+    """Raise the error that a nonzero status stands for."""
     if status == core.STALE_PLAN:
         raise StalePlanError(stale_plan(where))
     if status == core.BAD_TAU and tau is not None:

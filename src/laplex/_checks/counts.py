@@ -15,7 +15,7 @@ MOST_SEED = 2**63 - 1
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a real number, of Python or of NumPy, and no tensor."""
+    """Whether a value is a real number, from Python or NumPy, and not a tensor."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -25,7 +25,7 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def integer(where: str, name: str, value: object, least: int = 1) -> int:
-    """A whole number of at least ``least``, of any integer type."""
+    """The value as an int, if it is a whole number, of any integer type, and at least ``least``."""
     if not is_integer(value):
         raise TypeError(f"{where}: `{name}` must be a whole number, got {value!r}; use int({name}) if it is one")
     if value < least:
@@ -34,7 +34,7 @@ def integer(where: str, name: str, value: object, least: int = 1) -> int:
 
 
 def flag(where: str, name: str, value: object) -> bool:
-    """True or False, NumPy's too. Any other number was most likely meant for another argument."""
+    """True or False, NumPy's included. Any other number was most likely meant for another argument."""
     if not isinstance(value, bool | numpy.bool_):
         raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}")
     return bool(value)
@@ -51,7 +51,7 @@ def any_generator(where: str, value: object) -> torch.Generator | None:
 
 
 def generator(where: str, value: object, device: torch.device, data: str = "x") -> torch.Generator | None:
-    """The same, on the device where they are drawn: that of the argument ``data``."""
+    """The same, required to be on the device where numbers are drawn, that of the argument ``data``."""
     given = any_generator(where, value)
     if given is not None and given.device.type != device.type:
         raise ValueError(
@@ -70,7 +70,7 @@ def seed(where: str, value: object) -> int:
 
 
 def positive(where: str, name: str, value: object, instead: str | None = None) -> float:
-    """A positive, finite number; ``instead`` is what else may be given."""
+    """The value as a float, if it is positive and finite; ``instead`` says what else may be given."""
     other, to_do = (f" or {instead}", "leave it out") if instead else ("", "use a number above 0")
     if not is_number(value):
         raise TypeError(f"{where}: `{name}` must be a positive number{other}, got {value!r}; {to_do}")

@@ -20,7 +20,7 @@ def not_finite(where: str, name: str) -> str:
 
 
 def not_definite(where: str, index: int, tied: list[int] | None) -> str:
-    """``index`` is the anchor at which the factorisation failed; ``tied`` are two equal anchors, if they are why."""
+    """``index`` is the anchor at which the factorisation failed; ``tied`` are two equal anchors if they caused it."""
     if tied is not None:
         return (
             f"{where}: the matrix is singular: anchors a[{tied[0]}] and a[{tied[1]}] are equal, or nearly so "
@@ -67,7 +67,7 @@ def without_core(missing: str) -> str:
 
 
 def not_defined(function: str, name: str) -> str:
-    """``function`` of torch would need all entries of the matrix, which is a ``name``."""
+    """``function`` is a torch function that would need all entries of the matrix, which is a ``name``."""
     methods = [method for method, functions in _METHODS.items() if function in functions]
     instead = f"K.{methods[0]} if it is symmetric, or " if methods else ""
     return f"{function} is not defined for a {name}; use {instead}.to_dense() if the matrix fits"
@@ -114,7 +114,7 @@ def differentiable_once() -> str:
 
 
 def not_exported(layer: object, by: str) -> str:
-    """``by`` is what turns models into graphs of operators that torch alone has."""
+    """``by`` is a function that turns models into graphs of torch's own operators only."""
     dense = "replace it by its dense layer first, as in model.set_submodule(name, layer.to_linear()), or "
     instead = dense if hasattr(layer, "to_linear") else ""
     return (

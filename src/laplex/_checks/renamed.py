@@ -1,4 +1,4 @@
-"""Arguments that had another name in an earlier version."""
+"""Arguments that had a different name in an earlier version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Answer = TypeVar("Answer")
 
 
 def renamed(where: str, **names: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
-    """A decorator: who passes an old name, a key of ``names``, is answered with the new one."""
+    """A decorator that tells callers who pass an old name, a key of ``names``, the new one."""
 
     def decorate(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
         @functools.wraps(function)

@@ -1,8 +1,8 @@
-"""What files hold, checked before it is used: the compiled core and the GPU read memory where an index says.
+"""Checks of what files contain, before it is used: the compiled core and the GPU read memory wherever an index says.
 
-A plan and a factor are mostly indices. A damaged or hostile file must end here, with a ValueError, and not in memory
-that belongs to something else. The tables of ``laplex._scan.order`` and ``laplex._quasisep.arrays`` say what must hold.
-The checks take O(n), as reading the file does; on CUDA they wait for the device.
+A plan and a factor are mostly indices. A damaged or hostile file must be stopped here, with a ValueError, before it
+reads memory that belongs to something else. The tables of ``laplex._scan.order`` and ``laplex._quasisep.arrays`` say
+what must hold. The checks take O(n), as reading the file does; on CUDA they wait for the device.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FACTOR = {"where", "batch", "generators", "factored", "diag", "planned", "backen
 
 
 class Place(NamedTuple):
-    """Where a fault is, for messages."""
+    """Where a fault was found, for messages."""
 
     name: str  # the class that is read
     instead: str  # how to make a new one
 
     def require(self, holds: object, what: str) -> None:
-        """Raise ValueError unless ``holds``; ``what`` is required."""
+        """Raise ValueError unless ``holds``; ``what`` says what is required."""
         if not holds:
             raise ValueError(
                 f"{self.name}: the saved data are damaged, or of another version of laplex: {what}; make a new one "
@@ -96,7 +96,7 @@ def factor(state: Any) -> dict[str, Any]:
 
 
 def order(place: Place, shape: tuple[int, ...], layout: Any, tensors: Any) -> Order:
-    """The order of n rows and k columns for shape (*H, n, k), whose tensors nothing else can replace any more."""
+    """The order of n rows and k columns for shape (*H, n, k), with tensors that nothing else can replace any more."""
     place.require(isinstance(layout, str) and layout in LAYOUTS, f"its layout must be one of {sorted(LAYOUTS)}")
     place.require(isinstance(tensors, Sequence) and len(tensors) == 4, "its order must be four tensors")
     indices = [_own(place, "order", tensor, torch.int32) for tensor in tensors[::2]]
@@ -122,10 +122,10 @@ def _check_order(place: Place, order: Order, sizes: tuple[int, int, int]) -> Non
     allowed = [[tensor.shape] for tensor in expected.tensors]
     if order.joined:
         allowed[1].append(torch.Size((h, 1, 0)))  # positions may be left out
-        allowed[2].append(torch.Size((h, 1, n + k)))  # places may be there
+        allowed[2].append(torch.Size((h, 1, n + k)))  # places may be present
     for got, shapes in zip(order.tensors, allowed, strict=True):
         place.require(got.shape in shapes, f"a tensor of its order must be {tuple(shapes[0])}, got {tuple(got.shape)}")
-    if not _readable(order.tensors) or 0 in sizes:  # of nothing an order is not even filled
+    if not _readable(order.tensors) or 0 in sizes:  # with no points an order is not even filled
         return
     if order.joined:
         _check_joined(place, order, n, k)
@@ -135,7 +135,7 @@ def _check_order(place: Place, order: Order, sizes: tuple[int, int, int]) -> Non
 
 
 def _check_side(place: Place, side: Side, other: Side) -> None:
-    """A side that is sorted apart."""
+    """Check a side that is sorted separately."""
     if side.kind == "sorted":
         index, rank, below, upto = side.indices.long().unbind(1)
         place.require(_permutes(index), "an order must be a permutation")
@@ -153,7 +153,7 @@ def _check_side(place: Place, side: Side, other: Side) -> None:
 
 
 def _check_counts(place: Place, own: Tensor, below: Tensor, upto: Tensor, other: Tensor) -> None:
-    """below and upto count the sorted anchors ``other`` that are < and <= each of ``own``."""
+    """Check that below and upto count the sorted anchors ``other`` that are < and <= each of ``own``."""
     within = (below >= 0) & (below <= upto) & (upto <= other.shape[-1])
     place.require(within.all(), "counts must be of anchors of the other side")
     edges = torch.nn.functional.pad(torch.nn.functional.pad(other, (1, 0), value=-math.inf), (0, 1), value=math.inf)
@@ -163,7 +163,7 @@ def _check_counts(place: Place, own: Tensor, below: Tensor, upto: Tensor, other:
 
 
 def _check_joined(place: Place, order: Order, n: int, k: int) -> None:
-    """Both sides in one sequence, as the GPU has it."""
+    """Check an order with both sides in one sequence, as on the GPU."""
     entries, places = order.target.indices[:, 0], order.source.indices[:, 0].long()
     if order.target.kind == "bits":
         words, before = entries.tensor_split(2, -1)
@@ -205,7 +205,7 @@ def _rises(values: Tensor) -> bool:
 
 
 def _factor_shapes(parts: dict[str, list[Tensor]], h: int, n: int) -> int:
-    """Check the shapes of what a factor of n points is made of; k, the columns of its kernel matrix."""
+    """Check the shapes of the parts of a factor of n points; returns k, the columns of its kernel matrix."""
     count = [len(parts[name]) for name in ("generators", "factored")]
     CHOLESKY.require(count == [6, 5], f"it has 6 generators and 5 arrays of its factor, got {count}")
     r, c = _last(parts["generators"][2]), _last(parts["generators"][4])
@@ -231,7 +231,7 @@ def _factor_shapes(parts: dict[str, list[Tensor]], h: int, n: int) -> int:
 
 
 def _own(place: Place, name: str, value: Any, *dtypes: torch.dtype) -> Tensor:
-    """The tensor as an object of our own: later parts of a file may give another memory to the one that they name."""
+    """The tensor as an object of our own: later parts of a file may give other memory to a tensor that they name."""
     place.require(isinstance(value, Tensor) and value.layout is torch.strided, f"`{name}` must hold dense tensors")
     place.require(value.dtype in dtypes, f"`{name}` must hold {' or '.join(map(str, dtypes))}, got {value.dtype}")
     tensor: Tensor = value.detach().contiguous()

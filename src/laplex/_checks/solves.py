@@ -13,7 +13,7 @@ from laplex._checks.arguments import as_float, column_hint, real
 from laplex._checks.messages import not_captured, not_finite
 from laplex._errors import PrecisionWarning, warn
 
-LOST = 1e-6  # of a log determinant, by rounding errors: above it a warning is given
+LOST = 1e-6  # error of a log determinant by rounding above which a warning is given
 
 
 def warn_of_lost_digits(where: str, ratios: float, others: str = "") -> None:
@@ -32,7 +32,7 @@ def warn_of_lost_digits(where: str, ratios: float, others: str = "") -> None:
 
 
 def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, optional: bool) -> Tensor:
-    """What is added to the diagonal, as (h, n) float64: a positive number, or values that broadcast to (*H, n).
+    """The addition to the diagonal, as (h, n) float64: a positive number, or values that broadcast to (*H, n).
 
     Values that are not positive raise; on CUDA the diagonal of that matrix becomes NaN.
     """
@@ -54,7 +54,7 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, opt
     if flat.is_cuda:
         positive = (flat > 0) & (flat < math.inf)
         return torch.where(positive.all(-1, keepdim=True), flat, torch.nan)
-    positive = (values > 0) & (values < math.inf)  # of the values before they are expanded: of a number, one
+    positive = (values > 0) & (values < math.inf)  # before the values are expanded: a number is checked once
     if not bool(positive.all()):
         value = float(values.detach()[~positive][0])
         raise ValueError(
@@ -64,7 +64,7 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, opt
 
 
 def _diagonal_instead(value: float, optional: bool) -> str:
-    """What to do about a diagonal that holds the value ``found``."""
+    """What to do about a diagonal that holds this value."""
     if not math.isfinite(value):
         return "; find it with torch.isfinite(diag).logical_not().nonzero()"
     left_out = "leave `diag` out for the matrix without one, or " if optional and value == 0 else ""

@@ -16,7 +16,7 @@ from laplex._errors import PrecisionWarning, warn
 from laplex._shapes import flat_tau
 
 SMALLEST_TAU = torch.finfo(torch.float64).tiny  # 1 / tau overflows a little below it; csrc/common.h has the same limit
-VISIBLE = 0.01  # of tau: an anchor that is off by as much changes entries by a percent
+VISIBLE = 0.01  # of tau: an anchor that is off by this much changes entries by a percent
 SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at tau / 2
 
 
@@ -30,7 +30,7 @@ _precision = _Precision()
 
 
 def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_TAU) -> None:
-    """tau is a positive number, or a real tensor, whose values the backend checks when it reads them."""
+    """Check that tau is a positive number, or a real tensor, whose values the backend checks when it reads them."""
     if isinstance(tau, Tensor):
         is_tensor(where, "tau", tau)
         if not tau.dtype.is_floating_point or tau.dtype.itemsize < 4:
@@ -47,8 +47,8 @@ def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_
 def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = False) -> None:
     """Warn, once per process, if float32 anchors, such as dates, are so large that their rounding shows against tau.
 
-    The last bit distinguishes anchors that were rounded from exact ones, such as whole numbers. With ``shifted`` only
-    anchors that are all far from 0 count: those of a layer are what they are, however small tau is. Waits for the
+    The last bit distinguishes anchors that were rounded from exact ones, such as whole numbers. With ``shifted``, only
+    anchors that are all far from 0 count: a layer's anchors are exact as they are, however small tau is. Waits for the
     device.
     """
     if _precision.shown or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
@@ -69,7 +69,7 @@ def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = Fa
 
 
 def _far_from_zero(anchors: Tensor, tau: float | Tensor) -> bool:
-    """Whether anchors may all be far from 0, by the first of them: products are many, and read no more for this."""
+    """Whether anchors may all be far from 0, judged by the first alone, so that each product reads only that one."""
     shortest = tau if not isinstance(tau, Tensor) else float(tau.detach().min()) if tau.numel() else 0.0
     first = abs(float(anchors[(0,) * anchors.dim()]))
     return VISIBLE * shortest < 2 * torch.finfo(anchors.dtype).eps * first  # it is at least 3/4 of the largest
@@ -80,7 +80,7 @@ def _widest(largest: Tensor, tau: float | Tensor) -> tuple[float, float]:
     if not isinstance(tau, Tensor):
         return float(largest.max()), float(tau)
     lengths = tau.detach()
-    if lengths.shape != largest.shape:  # one for all, or a shape that is checked later
+    if lengths.shape != largest.shape:  # one tau for all, or a shape that is checked later
         return float(largest.max()), float(lengths.min()) if lengths.numel() else 0.0
     place = (largest / lengths).argmax()
     return float(largest.flatten()[place]), float(lengths.flatten()[place])
@@ -132,7 +132,7 @@ def valid_tau(where: str, tau: Tensor) -> Tensor:
 
 
 def bad_tau(where: str, tau: float | Tensor, smallest: float = SMALLEST_TAU) -> str:
-    """The text for a tau that is not a length scale."""
+    """The text for a tau that is not a valid length scale."""
     got = _first(tau, ~is_length(tau, smallest)) if isinstance(tau, Tensor) else tau
     return (
         f"{where}: `tau` must be positive and finite, got {got}; it is the length scale in exp(-|a - b| / tau), "

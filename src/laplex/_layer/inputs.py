@@ -11,7 +11,7 @@ from laplex._backends import Backend
 
 
 class Inputs(NamedTuple):
-    """The tensors of a layer's product, of r kernels."""
+    """The tensors of a layer's product with r kernels."""
 
     x: Tensor  # (..., k)
     a: Tensor  # (r, n)
@@ -24,7 +24,7 @@ class Inputs(NamedTuple):
 
     @property
     def given(self) -> tuple[Tensor, ...]:
-        """Those that are there."""
+        """The tensors that are not None."""
         return tuple([tensor for tensor in self if tensor is not None])
 
 
@@ -39,7 +39,7 @@ class Factors(NamedTuple):
 
     @property
     def each(self) -> tuple[float, ...]:
-        """For a, b, tau, mix, phi and psi."""
+        """The factors for a, b, tau, mix, phi and psi."""
         return (*self, self.phases)
 
 
@@ -47,24 +47,24 @@ ONES = Factors()
 
 
 class Settings(NamedTuple):
-    """All that a step depends on besides its tensors."""
+    """Everything that a step depends on besides its tensors."""
 
     backend: Backend
-    present: tuple[bool, ...]  # of the fields of ``Inputs``
-    needs: tuple[bool, ...]  # their gradients
+    present: tuple[bool, ...]  # which fields of ``Inputs`` are there
+    needs: tuple[bool, ...]  # which of their gradients are needed
     factors: Factors
 
     def inputs(self, given: Sequence[Tensor]) -> tuple[Inputs, tuple[Tensor, ...]]:
-        """The inputs, of tensors that begin with ``Inputs.given``, and the tensors behind them."""
+        """The inputs, taken from tensors that begin with ``Inputs.given``, and the remaining tensors."""
         tensors = iter(given)
         return Inputs(*[next(tensors) if present else None for present in self.present]), (*tensors,)  # type: ignore[arg-type]
 
     def needed(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Of gradients in the order of ``Inputs`` those that are needed."""
+        """The gradients that are needed, out of gradients in the order of ``Inputs``."""
         pairs = zip(gradients, self.needs, strict=True)
         return tuple([gradient for gradient, need in pairs if need and gradient is not None])
 
     def all_gradients(self, needed: Sequence[Tensor]) -> Iterator[Any]:
-        """The inverse of :meth:`needed`: None where a gradient is not needed."""
+        """The inverse of :meth:`needed`: None for gradients that are not needed."""
         gradients = iter(needed)
         return (next(gradients) if need else None for need in self.needs)

@@ -1,7 +1,7 @@
-"""A layer's product as one node of autograd's graph where a backend has it so, else by ``laplex.linear``.
+"""A layer's product as one node of autograd's graph if a backend offers that, else by ``laplex.linear``.
 
-The one node is for what layers do again and again: train, eagerly. Everything else (torch.compile, torch.func, forward
-mode, derivatives of derivatives, frozen anchors, odd dtypes) is composed of functions that have all derivatives.
+The single node is for what layers do most: eager training. Everything else (torch.compile, torch.func, forward mode,
+derivatives of derivatives, frozen anchors, odd dtypes) is composed of functions that have all derivatives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def layer_product(
     Args:
         x, a, b, tau, mix, phi, psi: as in :func:`laplex.linear`, where mix is called weight.
         bias (n,): None for none.
-        plan: of the anchors.
+        plan: a plan of the anchors, or None.
         factors: by which the gradients of parameters are multiplied; None for 1.
     """
     inputs, factors = Inputs(x, a, b, tau, mix, bias, phi, psi), ONES if factors is None else factors
@@ -53,7 +53,7 @@ def layer_product(
 
 
 def composed(inputs: Inputs, plan: Plan | None, factors: Factors) -> Tensor:
-    """The same by ``laplex.linear``."""
+    """The same product, computed by ``laplex.linear``."""
     x, a, b, tau, mix, bias, phi, psi = inputs
     a, b, tau, mix, phi, psi = map(scaled, (a, b, tau, mix, phi, psi), factors.each)
     y = linear(x, a, b, tau, weight=mix, phi=phi, psi=psi, plan=plan)
@@ -61,11 +61,11 @@ def composed(inputs: Inputs, plan: Plan | None, factors: Factors) -> Tensor:
 
 
 def _find(inputs: Inputs, factors: Factors) -> Any:
-    """The step for inputs of this form, or None if there is none. Checks and choice are made once for every form."""
+    """The step for inputs of this form, or None if there is none. Checks and choice happen once per form."""
     try:
         key = (*map(_form, inputs), factors, allows_tf32())
         step = _route.steps.get(key, UNKNOWN)
-    except TypeError:  # something that cannot be a key, so it is not a valid argument
+    except TypeError:  # it cannot be a key, so it is not a valid argument
         return None
     if step is not UNKNOWN:
         return step
@@ -77,7 +77,7 @@ def _find(inputs: Inputs, factors: Factors) -> Any:
 
 
 def _form(value: Any) -> Any:
-    """All that a step depends on. The keys of torch's dispatcher tell apart all tensors that are not plain."""
+    """Everything that a step depends on. Torch's dispatch keys tell plain tensors from all others."""
     if type(value) in PLAIN:
         return (
             value.shape, value.dtype, value.device, value.requires_grad, value.is_contiguous(),
@@ -87,7 +87,7 @@ def _form(value: Any) -> Any:
 
 
 PLAIN = (Tensor, torch.nn.Parameter)
-UNKNOWN = object()  # in place of a step that was not looked for yet: None is an answer, too
+UNKNOWN = object()  # stands for a step that was not looked for yet, since None is an answer, too
 
 
 def _choose(inputs: Inputs, factors: Factors) -> Any:
@@ -109,17 +109,17 @@ def _choose(inputs: Inputs, factors: Factors) -> Any:
         return None
     present = tuple(tensor is not None for tensor in inputs)
     needs = tuple(tensor is not None and tensor.requires_grad for tensor in inputs)
-    numbers = Factors(*map(float, factors))  # an integer would be another program
+    numbers = Factors(*map(float, factors))  # an integer would compile a different program
     return route.backend.step(Settings(route.backend, present, needs, numbers), inputs)
 
 
 def _is_parameter(tensor: Tensor) -> bool:
-    """Whether programs read it as it is."""
+    """Whether programs can read the tensor as it is."""
     return tensor.dtype in (torch.float32, torch.float64) and tensor.is_contiguous()
 
 
 class _Step(torch.autograd.Function):
-    """In the older form of Functions, because binding arguments for ``setup_context`` takes as long as a launch."""
+    """A Function in the older form, because binding arguments for ``setup_context`` takes as long as a launch."""
 
     @staticmethod
     def forward(ctx: Any, step: Any, *tensors: Any) -> Tensor:

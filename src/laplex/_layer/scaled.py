@@ -10,12 +10,12 @@ from torch.autograd import forward_ad
 
 
 def scaled(tensor: Any, factor: float) -> Any:
-    """The tensor itself, but its gradient is multiplied by a factor; None for none."""
+    """The tensor itself, but with its gradient multiplied by a factor; None for None."""
     if tensor is None or factor == 1.0 or not torch.is_grad_enabled():
         return tensor
     compiles = torch.compiler.is_compiling()
     in_transform = not compiles and torch._C._are_functorch_transforms_active()
-    if not (in_transform or tensor.requires_grad):  # within vmap a tensor does not say that something differentiates it
+    if not (in_transform or tensor.requires_grad):  # in vmap a tensor does not show that it is differentiated
         return tensor
     transformed = in_transform or (not compiles and forward_ad._current_level >= 0)
     return (_TransformableScaled if transformed else _Scaled).apply(tensor, factor)

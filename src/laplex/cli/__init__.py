@@ -1,6 +1,6 @@
-"""The `laplex` command: its subcommands, by name. With rich its tables have colours.
+"""The `laplex` command: its subcommands, by name. If rich is installed, tables have colours.
 
-Nothing here imports torch before a command is known: help, completion and mistakes are answered at once.
+Nothing here imports torch before a command is known, so that help, completion and typing errors get an answer at once.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from typing import NoReturn
 from laplex.cli import commands
 from laplex.cli.parsing import load_laplex
 
-CLOSED = 128 + 13  # what a shell reports for a command whose output nobody reads any more: SIGPIPE is 13
-OWN_MODULES = ("doctor", "bench", "completion", "fit")  # the other commands share one
+CLOSED = 128 + 13  # what a shell reports for a command whose output no one reads any more: SIGPIPE is 13
+OWN_MODULES = ("doctor", "bench", "completion", "fit")  # the other commands share one module
 
 
 def main() -> NoReturn:
-    """Run the command and end the process; the script of an install starts it through ``_laplex_command``."""
+    """Run the command and end the process; the installed script calls this through ``_laplex_command``."""
     with _readers_may_leave():
         parser = commands.parser()
         options: argparse.Namespace = parser.parse_args()
@@ -31,16 +31,16 @@ def main() -> NoReturn:
         module = options.command if options.command in OWN_MODULES else "density_commands"
         with _readers_may_leave():
             _leave(importlib.import_module(f"laplex.cli.{module}").run(options))
-    except KeyboardInterrupt:  # where a command has nothing to add
+    except KeyboardInterrupt:  # from a command that does not handle it itself
         print(f"\nlaplex {options.command}: interrupted", file=sys.stderr)
         sys.exit(130)
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process; one of several that torchrun has started, at once.
+    """End the process: at once, if it is one of several that torchrun has started.
 
-    The threads of torch.distributed outlive their process group (seen in torch 2.13). One that lets go of a tensor
-    while Python ends would abort the process, and torchrun would then report that the command failed.
+    The threads of torch.distributed outlive their process group (seen in torch 2.13). If one released a tensor while
+    Python shuts down, it would abort the process, and torchrun would report that the command failed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         for stream in (sys.stdout, sys.stderr):
@@ -52,15 +52,15 @@ def _leave(status: int) -> NoReturn:
 
 @contextmanager
 def _readers_may_leave() -> Iterator[None]:
-    """End quietly, as other programs do, if the reader of the output has gone, such as `head`."""
+    """End quietly, as other programs do, if the reader of the output, such as `head`, has gone."""
     try:
         try:
             yield
         finally:
-            if sys.stdout is not None:  # else it was closed from the start
+            if sys.stdout is not None:  # None if it was closed from the start
                 sys.stdout.flush()
     except BrokenPipeError:
         silence = os.open(os.devnull, os.O_WRONLY)
-        for number in (1, 2):  # for what Python still writes as it ends
+        for number in (1, 2):  # for anything that Python still writes as it ends
             os.dup2(silence, number)
         sys.exit(CLOSED)

@@ -1,6 +1,6 @@
 """`laplex bench`: laplex.linear against torch.nn.Linear of the same shape, on this machine.
 
-Both layers multiply by the same matrix K, so both have the same right answer. It is checked first, against the
+Both layers multiply by the same matrix K, so both have the same right answer. Answers are checked first, against the
 definition in float64 on some random rows; a layer that is wrong is not timed.
 """
 
@@ -20,9 +20,9 @@ from laplex.cli.layers import BACKWARD, FORWARD, PLANNED, check, laplex_calls, l
 from laplex.cli.machine import refuse_device
 from laplex.cli.tables import Table, show
 
-# The largest relative error of an answer that is right and only rounded.
+# The largest relative error of an answer that is right up to rounding.
 BOUNDS = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 5e-2}
-SECONDS = 3.0  # of all calls of a shape together
+SECONDS = 3.0  # for all calls of a shape together
 BATCH = 64
 HEADER = ("layer", "", "laplex", "nn.Linear", "laplex is")
 NOTES = """
@@ -46,7 +46,7 @@ class Shape:
 
 @dataclass
 class ShapeResult:
-    """One shape: for each layer, the numbers it holds, its error, and seconds by the kind of call."""
+    """Results for one shape: each layer's parameter count and error, and its seconds for each kind of call."""
 
     shape: Shape
     numbers: dict[str, int]
@@ -57,7 +57,7 @@ class ShapeResult:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure every shape, print the table and write the file; after Ctrl-C, of what was finished."""
+    """Measure every shape, print the table and write the file; after Ctrl-C, for the shapes that were finished."""
     try:
         refuse(options)
     except ValueError as error:
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def refuse(options: argparse.Namespace) -> None:
-    """Raise ValueError where the options make no sense, before anything is measured."""
+    """Raise ValueError if the options make no sense, before anything is measured."""
     if (options.rows is None) != (options.cols is None):
         raise ValueError("--rows and --cols go together: a layer has both")
     if options.batch is not None and options.rows is None:
@@ -103,7 +103,7 @@ def refuse(options: argparse.Namespace) -> None:
 
 
 def _shapes(options: argparse.Namespace) -> tuple[Shape, ...]:
-    """The user's own; or two hidden layers, a classifier's head, an image of 224 x 224 x 3, and one too large."""
+    """The user's own shapes; or two hidden layers, a classifier's head, a 224 x 224 x 3 image, and one too large."""
     if options.rows is not None:
         return (Shape(options.cols, options.rows, options.batch or BATCH),)
     large = 1 << (18 if options.device == "cpu" else 20)
@@ -112,12 +112,12 @@ def _shapes(options: argparse.Namespace) -> tuple[Shape, ...]:
 
 
 def measure(shape: Shape, options: argparse.Namespace) -> ShapeResult:
-    """One shape. What does not fit, or fails, is noted; the shapes after it still count."""
+    """Measure one shape. If it does not fit or fails, that is noted, and the shapes after it are still measured."""
     own, dense = (1 + options.phase) * (shape.rows + shape.cols), shape.rows * shape.cols
     result = ShapeResult(shape, {"laplex": own, "nn.Linear": dense})
     try:
         _fill(result, options)
-    except RuntimeError as error:  # most often: out of memory
+    except RuntimeError as error:  # usually out of memory
         result.note, result.fault = f"failed: {str(error).splitlines()[0]}", True
     return result
 
@@ -144,7 +144,7 @@ def _fill(result: ShapeResult, options: argparse.Namespace) -> None:
 
 
 def _write(options: argparse.Namespace, results: list[ShapeResult]) -> None:
-    """The figures, with all that they depend on, where --json asks for them."""
+    """Write the figures, with everything they depend on, if --json asks for them."""
     if options.json is None:
         return
     content = {
@@ -180,7 +180,7 @@ def _lines(result: ShapeResult) -> list[tuple[str, ...]]:
 
 
 def compared(ours: float | None, theirs: float | None, less: str, more: str) -> str:
-    """12x faster, or 3.4x slower."""
+    """A ratio in words, such as "12x faster" or "3.4x slower"."""
     if ours is None or theirs is None:
         return "-"
     ratio, word = (theirs / ours, less) if ours <= theirs else (ours / theirs, more)
@@ -188,7 +188,7 @@ def compared(ours: float | None, theirs: float | None, less: str, more: str) -> 
 
 
 def scaled(seconds: float | None) -> str:
-    """1.23 s, 4.56 ms or 7.89 us."""
+    """Seconds in a suitable unit, such as 1.23 s, 4.56 ms or 7.89 us."""
     if seconds is None:
         return "-"
     scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s), (1e-6, "us"))

@@ -1,12 +1,12 @@
-"""The folder of a fit: its log, and the checkpoint that an interruption must not lose.
+"""The folder of a fit: its log, and the checkpoint that must survive an interruption.
 
     FOLDER/log.jsonl                one JSON object per line: what each round or epoch found
     FOLDER/checkpoint.safetensors   tensors, settings, and the log so far
     FOLDER/model.safetensors        and summary.json and pictures, when the fit has ended
 
-A checkpoint is replaced in one step, so at every moment the folder has a complete one or none. The last state is also
-held in memory, so that a fit that is interrupted between two checkpoints can save it. Lines are added to the log; what
-it has beyond the checkpoint is dropped when a fit is resumed, because those rounds are repeated.
+A checkpoint is replaced in one step, so at every moment the folder has a complete one or none. The latest state is also
+held in memory, so that a fit that is interrupted between two checkpoints can save it. Lines are added to the log; those
+written after the checkpoint are dropped when a fit is resumed, because those rounds are repeated.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from laplex.density import files
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
 PICTURES = ("likelihood.png", "spectrum.png", "samples.png", "reconstructions.png", "places.png")
-GROWING = ("rounds", "epochs")  # settings that a later command may raise
-LATER = {"apart": False}  # settings that older checkpoints do not have, and what they were
-FREE = {"schedule", "processes"}  # settings that may differ: the first is taken from the checkpoint
+GROWING = ("rounds", "epochs")  # settings that a later command may increase
+LATER = {"apart": False}  # settings missing from older checkpoints, and the values they had then
+FREE = {"schedule", "processes"}  # settings that may differ: the schedule is taken from the checkpoint
 
 
 class Checkpoint(NamedTuple):
-    """Where a fit is: its stage, a tree of dictionaries, lists, numbers and tensors, and the settings it came with."""
+    """Where a fit is: its stage, a tree of dictionaries, lists, numbers and tensors, and the fit's settings."""
 
     stage: str
     tree: dict[str, Any]
@@ -51,10 +51,10 @@ class Keeper:
 
     Args:
         folder: where they are. It must exist when something is written.
-        settings: a dictionary of options, and ``data``: what a checkpoint must agree with to be resumed. Those in
-            GROWING may be smaller there, those in FREE may differ, and "schedule" is taken from there.
+        settings: a dictionary of options which, with ``data``, a checkpoint must agree with to be resumed. Settings in
+            GROWING may be smaller in the checkpoint, those in FREE may differ, and "schedule" is taken from it.
         every: seconds between checkpoints.
-        writes: whether this process does; of several that fit together one does.
+        writes: whether this process writes; of several that fit together, one does.
         run: the run of `torchrun`, if there is one.
     """
 
@@ -72,20 +72,20 @@ class Keeper:
         self._every, self._writes = every, writes
         self._start = self._last_save = time.monotonic()
         self._before = 0.0
-        self._lock_descriptor: int | None = None  # the folder, locked
+        self._lock_descriptor: int | None = None  # of the locked folder
         self._reached: Reached | None = None
         self._saved: Reached | None = None
         self.log: list[dict[str, Any]] = []
 
     def restore(self) -> Checkpoint | None:
-        """Where the checkpoint of the folder is, if there is one; ValueError if it is of another fit."""
+        """The checkpoint in the folder, or None if there is none. Raises ValueError if it belongs to another fit."""
         path = self.folder / CHECKPOINT
         if not path.exists():
             return None
         try:
             tensors, about = files.read(path, "checkpoint")
             settings, data, self._before, self.log = (about[name] for name in ("settings", "data", "seconds", "log"))
-            settings.setdefault("schedule", settings["rounds"])  # before rounds could be added
+            settings.setdefault("schedule", settings["rounds"])  # from before rounds could be added
             if "start" in settings:  # its older name
                 settings["places"] = settings.pop("start")
             point = Checkpoint(about["stage"], unpacked(about["tree"], tensors), settings)
@@ -96,13 +96,13 @@ class Keeper:
         return point
 
     def described(self, point: Checkpoint | None) -> str:
-        """The folder, in words that tell checkpoints apart, after :meth:`restore`."""
+        """A description of the folder that differs between checkpoints, to be used after :meth:`restore`."""
         if point is None:
             return "one without a checkpoint"
         return f"one with a checkpoint after {len(self.log)} entries of the log and {self._before} s"
 
     def is_of(self, run: str | None) -> bool:
-        """Whether the checkpoint of the folder was written in this run of `torchrun`."""
+        """Whether the folder's checkpoint was written in this run of `torchrun`."""
         try:
             return run is not None and files.read(self.folder / CHECKPOINT, "checkpoint")[1].get("run") == run
         except ValueError:
@@ -124,9 +124,9 @@ class Keeper:
             )
 
     def begin(self, *, fresh: bool = False) -> None:
-        """Make the log that of the checkpoint, and remove what a kill has left of unfinished files.
+        """Reset the log to that of the checkpoint, and remove unfinished files that a kill has left behind.
 
-        A fresh fit removes the checkpoint itself. The folder must be locked.
+        A fresh fit removes the checkpoint as well. The folder must be locked.
         """
         if self._writes:
             if fresh:
@@ -139,7 +139,7 @@ class Keeper:
     def lock(self) -> None:
         """Make the folder, and keep other fits out of it until this process ends, however it ends.
 
-        ValueError where another fit writes into it now.
+        Raises ValueError if another fit is writing into it now.
         """
         if not self._writes:
             return
@@ -160,7 +160,7 @@ class Keeper:
             self._lock_descriptor = None
 
     def seconds(self) -> float:
-        """How long the fit has taken, with the time before the checkpoint."""
+        """How long the fit has taken, including the time before the checkpoint."""
         return round(self._before + time.monotonic() - self._start, 3)
 
     def note(self, **entry: Any) -> None:
@@ -176,7 +176,7 @@ class Keeper:
 
     @property
     def progress(self) -> str | None:
-        """What :meth:`save` saves, or has saved, in words; None if nothing was reached."""
+        """A description of the state that :meth:`save` saves or has saved; None if no state was reached."""
         return None if self._reached is None else self._reached.progress
 
     def reached(self, stage: str, tree: dict[str, Any], progress: str, *, copied: bool = False) -> None:
@@ -184,8 +184,8 @@ class Keeper:
 
         Args:
             stage, tree: see :class:`Checkpoint`.
-            progress: the same in words.
-            copied: whether tensors are copied, to the host, because others will write to them.
+            progress: the state in words.
+            copied: whether to copy tensors to the host, because they will be overwritten.
         """
         if not self._writes:
             return
@@ -194,17 +194,17 @@ class Keeper:
         if copied:
             tensors = {name: one.detach().to("cpu", copy=True) for name, one in tensors.items()}
         about |= {"settings": self._settings, "data": self._data, "run": self._run}
-        self._reached = Reached(about, tensors, progress)  # one step: an interruption finds the old state or the new
+        self._reached = Reached(about, tensors, progress)  # in one step: an interruption finds the old or the new
 
     def save(self) -> None:
-        """Replace the checkpoint by the state that was reached last, unless it is that already."""
+        """Replace the checkpoint by the state that was reached last, unless that is already saved."""
         if self._reached is not None and self._reached is not self._saved:
             files.write(self.folder / CHECKPOINT, "checkpoint", self._reached.tensors, self._reached.about)
             self._saved, self._last_save = self._reached, time.monotonic()
 
 
 def packed(tree: Any, tensors: dict[str, Tensor], name: str = "tree") -> Any:
-    """A tree for JSON, whose tensors go into a dictionary. Keys of dictionaries may be numbers, as Adam's are."""
+    """The tree in a form for JSON, with its tensors moved to a dictionary. Keys may be numbers, as Adam's are."""
     if isinstance(tree, Tensor):
         tensors[name] = tree
         return {"tensor": name}
@@ -216,7 +216,7 @@ def packed(tree: Any, tensors: dict[str, Tensor], name: str = "tree") -> Any:
 
 
 def unpacked(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    """The tree of :func:`packed`; tuples have become lists."""
+    """The tree that :func:`packed` packed, with lists in place of tuples."""
     if not isinstance(tree, dict):
         return tree
     ((kind, content),) = tree.items()

@@ -9,7 +9,7 @@ from laplex._version import __version__
 from laplex.cli.parsing import Parser, add_device
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-PLACES = ("tree", "curve", "raster", "random")  # those of laplex.density, which imports torch
+PLACES = ("tree", "curve", "raster", "random")  # the same as in laplex.density, which imports torch
 SHELLS = ("bash", "zsh")
 HELP = {
     "doctor": "Say what can run here, and check that its answers are right.",
@@ -93,7 +93,7 @@ def _add_fit(add: Any) -> None:
 
 
 def _add_model(name: str, add: Any) -> None:
-    """The options of a command that takes a fitted model."""
+    """Add the options of a command that takes a fitted model."""
     add("model", metavar="MODEL", help=MODEL)
     if name != "sample":
         add("data", metavar="DATA", help=DATA)

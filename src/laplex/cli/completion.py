@@ -1,6 +1,6 @@
 """`laplex completion`: a script that completes commands, options and names at the TAB key, in bash and zsh.
 
-The script holds all words, so that nothing is started at a TAB. It is written once, and again after an update.
+The script contains all words, so that a TAB starts no program. Write it once, and again after an update.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def _word_line(command: str, parser: argparse.ArgumentParser) -> str:
-    """What may come after a command: names, and options where a dash was typed."""
+    """What may come after a command: names, and options once a dash was typed."""
     names = [name for action in parser._actions if not action.option_strings for name in _choices(action)]
     return f'        "{command}") words="{" ".join(names)}" options="{" ".join(_options(parser))}" ;;'
 
@@ -85,6 +85,6 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _choices(action: argparse.Action) -> list[str]:
-    """What an argument may be, where that is known."""
+    """The values that an argument may have, if they are known."""
     choices = ("auto", "cpu", "cuda") if action.dest == "device" else action.choices or ()
     return list(map(str, choices))

@@ -32,7 +32,7 @@ ACROSS = 8  # images in a row of a grid
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command: 2 where options, model or data are refused, 130 after Ctrl-C."""
+    """Run the command. Returns 2 if options, model or data are refused, 130 after Ctrl-C."""
     commands = {"sample": _sample, "reconstruct": _reconstruct, "inpaint": _inpaint, "evaluate": _evaluate}
     left = "nothing was replaced" if getattr(options, "files", None) is None else "files that are there are complete"
     try:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, TypeError, ImportError) as error:
         print(f"laplex {options.command}: {as_command(error)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # nobody reads the output any more
+    except BrokenPipeError:  # no one reads the output any more
         raise
     except OSError as error:
         print(f"laplex {options.command}: cannot write ({error}); {left}", file=sys.stderr)
@@ -96,7 +96,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def evaluations(model: Model, examples: Mapping[str, Examples | None]) -> dict[str, dict[str, Any]]:
-    """How well the model describes examples, by their names; one example has no standard error."""
+    """How well the model describes each named set of examples; a single example has no standard error."""
     figures: dict[str, dict[str, Any]] = {}
     for name, values in examples.items():
         if values is not None:
@@ -107,7 +107,7 @@ def evaluations(model: Model, examples: Mapping[str, Examples | None]) -> dict[s
 
 
 def evaluation_table(title: str, figures: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One line for each of :func:`evaluations`."""
+    """A table with one line for each of :func:`evaluations`."""
     rows: list[tuple[str, ...]] = [
         (
             name,
@@ -123,7 +123,7 @@ def evaluation_table(title: str, figures: Mapping[str, Mapping[str, Any]]) -> Ta
 
 
 def samples(model: Model, count: int, seed: int) -> dict[str, Tensor]:
-    """Draws (count, n) from the model, with and without noise; the seed decides them."""
+    """Draws (count, n) from the model, with and without noise, determined by the seed."""
     drawn = {}
     for label, noise in (("samples", True), ("without noise", False)):
         with _seeded(model, seed):
@@ -133,11 +133,11 @@ def samples(model: Model, count: int, seed: int) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def fillings(model: Model, known: Tensor, filled: Tensor, count: int, seed: int) -> dict[str, Tensor]:
-    """Draws of what is not ``known`` (n,), given the rest, each (m, n), with and without noise; the seed decides them.
+    """Draws (m, n) of what is not ``known`` (n,), given the rest, with and without noise, determined by the seed.
 
-    Examples ``filled`` (m, n) have their means there, as from ``inpaint``.
+    In the examples ``filled`` (m, n) the unknown numbers are conditional means, as from ``inpaint``.
     """
-    rest = model.condition(known, filled[0][known])  # its covariance is that of every example
+    rest = model.condition(known, filled[0][known])  # all examples have the same covariance
     drawn = {}
     for label, draw in (("", rest.rsample), (" without noise", rest.signal)):
         with _seeded(model, seed):
@@ -150,7 +150,7 @@ def fillings(model: Model, known: Tensor, filled: Tensor, count: int, seed: int)
 
 @contextmanager
 def _seeded(model: Model, seed: int) -> Iterator[None]:
-    """Random numbers that the seed decides, and those of the caller as they were."""
+    """Seed torch's random numbers within the block, and restore the caller's generators after it."""
     device = model.mean.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -158,7 +158,7 @@ def _seeded(model: Model, seed: int) -> Iterator[None]:
 
 
 def in_rows(images: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """Rows of a grid that are not too long; those of one column stay below each other."""
+    """Split rows of a grid that are too long; images of one column stay below each other."""
     split = {label: one.split(ACROSS) for label, one in images.items()}
     count = len(next(iter(split.values())))
     return [(label, parts[index]) for index in range(count) for label, parts in split.items()]
@@ -173,7 +173,7 @@ def _load(options: argparse.Namespace) -> LoadedModel:
 
 
 def _model_file(name: str) -> Path:
-    """The file itself, or the one in the folder of a fit."""
+    """The file itself, or the model file in the folder of a fit."""
     path = Path(name)
     if not path.is_dir():
         return path
@@ -209,12 +209,12 @@ def _for_picture(options: argparse.Namespace) -> tuple[LoadedModel, Shape]:
 
 
 def _examples(options: argparse.Namespace, loaded: LoadedModel) -> Tensor:
-    """The first examples (count, n), in the units of the model; no others are read."""
+    """The first examples (count, n), in the model's units; no others are read."""
     return for_model(options.command, options.data, loaded, options.count).some(slice(None))
 
 
 def _write(options: argparse.Namespace, images: Mapping[str, Tensor], shape: Shape) -> None:
-    """Images (m, n) under their labels, as one picture, as files, or both."""
+    """Write labelled images (m, n) as one picture, as files, or both."""
     if options.out is not None:
         pictures.grid(options.out, in_rows(images), shape)
         print(f"wrote {options.out}")
@@ -225,7 +225,7 @@ def _write(options: argparse.Namespace, images: Mapping[str, Tensor], shape: Sha
 
 
 def _refuse_file(option: str, path: Path) -> None:
-    """Raise ValueError where the file cannot be written, before anything is computed; nothing is created."""
+    """Raise ValueError if the file cannot be written, before anything is computed; nothing is created."""
     if path.is_dir():
         raise ValueError(f"{option}: cannot write {path} (it is a folder)")
     if not path.absolute().parent.is_dir():
@@ -233,7 +233,7 @@ def _refuse_file(option: str, path: Path) -> None:
 
 
 def refuse_folder(option: str, name: str) -> None:
-    """Raise ValueError where nothing can be written into the folder, without creating it."""
+    """Raise ValueError if nothing can be written into the folder, without creating it."""
     if not name:
         raise ValueError(f"{option} must name a folder, got an empty name")
     path = Path(name)

@@ -1,4 +1,4 @@
-"""Examples for the commands of densities: read, split, checked, and moved to where the work is done."""
+"""Examples for the density commands: read, split, checked, and moved to where the work is done."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from laplex.density.files import Model
 from laplex.density.images import Pictures, Shape
 from laplex.distributed._ranks import Ranks, ranks_of
 
-FEW = 16  # examples that all processes compare, where each reads only its part
-BUNDLED = "bundled:"  # and "train" or "val": the set that comes with laplex
+FEW = 16  # examples that all processes compare if each reads only its part
+BUNDLED = "bundled:"  # followed by "train" or "val": the images that come with laplex
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class FitData:
     train: Examples
     validation: Examples | None
     shape: Shape | None
-    digest: str  # of the train examples: a checkpoint of a fit to others is refused
+    digest: str  # of the training examples: a checkpoint of a fit to others is refused
     skipped: int
 
     @property
     def units(self) -> str:
-        """What a step of 1 in the file is to the model."""
+        """What a step of 1 in the file means to the model."""
         return units_of(self.train.values)
 
 
 def for_fit(options: argparse.Namespace, team: Team) -> FitData:
-    """The examples of DATA, and those that the fit does not see. All processes must read the same."""
+    """The examples of DATA, and those held out from the fit. All processes must read the same ones."""
     pictures, train, held_out = team.attempt(lambda: _for_fit(options, team))
     device, group = team.device, team.group if options.apart else None
     ranks = None if group is None else ranks_of(group)
@@ -57,7 +57,7 @@ def for_fit(options: argparse.Namespace, team: Team) -> FitData:
 
 
 def _for_fit(options: argparse.Namespace, team: Team) -> tuple[Pictures, Tensor, Tensor | None]:
-    """What is in DATA, the examples that are fitted, and others; one process of the team shows progress."""
+    """All images of DATA, the examples to fit, and those held out, if any; one process shows progress."""
     size: dict[str, Any] = {"side": options.side, "channels": options.channels}
     if not team.leads:
         size["progress"] = lambda done, total: None
@@ -73,13 +73,13 @@ def _for_fit(options: argparse.Namespace, team: Team) -> tuple[Pictures, Tensor,
 
 
 def _described(values: Tensor) -> str:
-    """Examples, in words that tell others apart by reading a few: where each process has a part, it reads no more."""
+    """A description that tells sets of examples apart by reading a few, as a process may read only its part."""
     few = digest(values[:: max(1, len(values) // FEW)])
     return f"{len(values)} of {values.shape[1]} numbers in {values.dtype}, of some of which the digest is {few}"
 
 
 def _own(values: Tensor, ranks: Ranks) -> Tensor:
-    """The part of this process; of an .npy file it alone is read."""
+    """This process's part of the examples; nothing else is read from a .npy file."""
     if len(values) < ranks.size:
         raise ValueError(f"DATA must have an example for each of the {ranks.size} processes, got {len(values)}")
     first, last = (len(values) * end // ranks.size for end in (ranks.rank, ranks.rank + 1))
@@ -87,7 +87,7 @@ def _own(values: Tensor, ranks: Ranks) -> Tensor:
 
 
 def _refuse_unlike(name: str, others: Pictures, data: str, pictures: Pictures) -> None:
-    """Raise ValueError where validation examples differ in kind from those that are fitted."""
+    """Raise ValueError if validation examples differ in kind from those that are fitted."""
     if others.values.shape[1] != pictures.values.shape[1] or _differ(others.shape, pictures.shape):
         sizes = [_size(one.values.shape[1], one.shape) for one in (others, pictures)]
         raise ValueError(
@@ -115,11 +115,11 @@ class LoadedModel(NamedTuple):
 
     model: Model
     shape: Shape | None  # of its images, if it was fitted to images
-    units: str | None  # what a step of 1 in the file is to the model, if that is known
+    units: str | None  # what a step of 1 in the file means to the model, if that is known
 
 
 def for_model(command: str, source: str, loaded: LoadedModel, count: int | None = None) -> Examples:
-    """Examples for a model, the first ``count`` if it is given; images in files are resized to fit."""
+    """Examples for a model, only the first ``count`` if it is given; images in files are resized to fit."""
     (model, shape, units), dim = loaded, loaded.model.dim
     if shape is not None and shape[0] != shape[1] and Path(source).is_dir():
         raise ValueError(
@@ -134,7 +134,7 @@ def for_model(command: str, source: str, loaded: LoadedModel, count: int | None 
     except ValueError:
         if not size or _is_resized(Path(source)):
             raise
-        images = _load(command, source, {"count": count})  # not resized: the check below says what is wrong with it
+        images = _load(command, source, {"count": count})  # not resized: the check below says what is wrong
     if images.values.shape[1] != dim or _differ(images.shape, shape):
         raise ValueError(
             f"DATA must have {_size(dim, shape)} numbers per example, as the model has, got "
@@ -148,17 +148,17 @@ def for_model(command: str, source: str, loaded: LoadedModel, count: int | None 
 
 
 def _is_resized(path: Path) -> bool:
-    """Whether it is a folder of images or an image, not a file of arrays."""
+    """Whether the path is an image or a folder of images, not a file of arrays."""
     return path.is_dir() or (path.is_file() and path.suffix not in (".npy", ".npz"))
 
 
 def units_of(values: Tensor) -> str:
-    """What a step of 1 in values is to a model."""
+    """What a step of 1 in values means to a model."""
     return "1/255" if values.dtype == torch.uint8 else "1"
 
 
 def _load(command: str, source: str, options: dict[str, Any], *, name: str = "DATA") -> Pictures:
-    """The images of what the command calls ``name``; one line reports those that are skipped."""
+    """The images at ``source``, which the command calls ``name``; one line reports those that are skipped."""
     if source.startswith(BUNDLED):
         if source.removeprefix(BUNDLED) not in ("train", "val"):
             raise ValueError(f"images that come with laplex are {BUNDLED}train and {BUNDLED}val, got {source}")
@@ -175,7 +175,7 @@ def _load(command: str, source: str, options: dict[str, Any], *, name: str = "DA
 
 
 def _split(values: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The examples, less a random part of them, and that part."""
+    """The examples without a random part of them, and that part."""
     count = round(fraction * len(values))
     if not 0 < count < len(values):
         raise ValueError(f"--hold-out must leave and take at least one of the {len(values)} examples, got {fraction:g}")
@@ -184,7 +184,7 @@ def _split(values: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _near(values: Tensor, device: torch.device) -> Tensor:
-    """On the device, if it has room for them and as much again; else where they are, and read from there."""
+    """Values on the device, if it has room for twice their size; else where they are, to be read from there."""
     if device.type != "cuda" or 2 * values.nbytes > torch.cuda.mem_get_info(device)[0]:
         return values
     return values.to(device)

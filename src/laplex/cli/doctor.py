@@ -9,14 +9,14 @@ import laplex
 from laplex import testing
 from laplex.cli.tables import Table, show
 
-SHAPES = ((300, 200, 3), (2000, 50, 2), (1500, 1500, 1))  # (n, k, batch): both ways to scan, and no power of two
+SHAPES = ((300, 200, 3), (2000, 50, 2), (1500, 1500, 1))  # (n, k, batch): for both ways to scan, with no power of two
 TAU = 1.0
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-13}
 HEADER = ("backend", "device", "dtype", "worst relative error", "verdict")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at everything, which takes a few seconds, and show it; 1 if a check failed."""
+    """Check everything, which takes a few seconds, and show it. Returns 1 if a check failed."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     about = testing.describe(devices[-1])
     answers = laplex.backends.available()
@@ -33,9 +33,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _runs(backend: str, device: str) -> bool:
-    """Whether laplex would run it there: a backend that cannot raises RuntimeError."""
+    """Whether laplex would run the backend on the device: a backend that cannot raises RuntimeError."""
     if backend == "triton" and device != "cuda":
-        return False  # under Triton's interpreter it would, for tests
+        return False  # Triton's interpreter would run it, but only for tests
     probe = torch.zeros(1, device=device)
     try:
         return laplex.backends.which(probe, probe, probe, backend=backend) == backend
@@ -44,7 +44,7 @@ def _runs(backend: str, device: str) -> bool:
 
 
 def _check(backend: str, device: str, dtype: torch.dtype) -> tuple[str, ...]:
-    """One line of the table: the worst error over all shapes."""
+    """One line of the table, with the worst error over all shapes."""
     worst = float(torch.tensor([_error(shape, backend, device, dtype) for shape in SHAPES]).max())
     verdict = "pass" if worst <= BOUNDS[dtype] else "wrong"
     return backend, device, str(dtype).removeprefix("torch."), f"{worst:.1e}", verdict

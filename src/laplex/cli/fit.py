@@ -1,4 +1,4 @@
-"""`laplex fit`: a Gaussian of Laplace kernels, fitted to images or to any rows of numbers."""
+"""`laplex fit`: fits a Gaussian of Laplace kernels to images or to any rows of numbers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from laplex.cli.machine import refuse_device, refuse_seed
 from laplex.cli.parsing import as_command
 from laplex.density import files
 
-LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take 2 GB each
+LARGEST_RANK = 1 << 14  # matrices of this size in float64, of which EM keeps several, take 2 GB each
 
 
 class _Ended(Exception):
-    """The command ends with a status, and waits for no other process."""
+    """Raised to end the command with a status, without waiting for other processes."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C, 143 after kill."""
+    """Run it. Returns 2 if options or data are refused, 1 if the fit diverges, 130 after Ctrl-C, 143 after kill."""
     with signals.raised():
         try:
             refuse_device(options.device)
@@ -44,21 +44,21 @@ def run(options: argparse.Namespace) -> int:
             return _say(as_command(error), 2)
         except torch.OutOfMemoryError:
             return _say("the device has too little memory; give a smaller --rank or --batch", 1)
-        except BrokenPipeError:  # nobody reads the output any more
+        except BrokenPipeError:  # no one reads the output any more
             raise
         except OSError as error:
             return _say(f"cannot continue ({error}){_resumed(options)}", 1)
         except RuntimeError:
             if not team.several():
                 raise
-            traceback.print_exc()  # that of an exchange, if another process has died
+            traceback.print_exc()  # it comes from an exchange if another process has died
             return _say(f"cannot continue (the error is above){_resumed(options)}", 1)
         except KeyboardInterrupt as error:
             return _say(f"interrupted{_resumed(options)}", _status(error))
 
 
 def _resumed(options: argparse.Namespace) -> str:
-    """How to resume the fit, if there is a checkpoint."""
+    """A hint how to resume the fit, if there is a checkpoint."""
     there = (Path(options.out) / CHECKPOINT).exists()
     return (
         f"; the same command{' without --fresh' if options.fresh else ''} resumes from the checkpoint" if there else ""
@@ -74,8 +74,8 @@ def _run(options: argparse.Namespace, processes: team.Team) -> int:
     keeper = Keeper(Path(options.out), known, data.digest, options.every, writes=processes.leads, run=processes.run)
     try:
         processes.attempt(keeper.lock)  # from here on no other fit replaces the checkpoint
-        fresh = options.fresh and not keeper.is_of(processes.run_to_continue())  # a restart must not begin again
-        point = processes.attempt(lambda: None if fresh else keeper.restore())  # by all, before it is replaced
+        fresh = options.fresh and not keeper.is_of(processes.run_to_continue())  # a restart must not start over
+        point = processes.attempt(lambda: None if fresh else keeper.restore())  # all read it before it is replaced
         processes.agree_on("--out must be one folder for all processes", keeper.described(point))
         if point is not None:
             settings = _continued(settings, point, options.out)
@@ -96,7 +96,7 @@ def _begun(options: argparse.Namespace, job: Job, point: Checkpoint | None, *, f
 
 
 def _fit(job: Job, point: Checkpoint | None) -> None:
-    """The fit, and its report. An error saves a checkpoint; a signal in the middle of that leaves it to the caller."""
+    """Fit, and write the report. An error saves a checkpoint; divergence and signals are left to the caller."""
     try:
         result = fitted(job, point)
         if job.team.leads:
@@ -109,7 +109,7 @@ def _fit(job: Job, point: Checkpoint | None) -> None:
 
 
 def _continued(settings: Settings, point: Checkpoint, folder: str) -> Settings:
-    """The settings with the schedule of the checkpoint; more rounds than it was made for follow without annealing."""
+    """The settings with the checkpoint's schedule; rounds beyond those of that schedule follow without annealing."""
     before, schedule = point.settings["rounds"], point.settings["schedule"]
     more = settings.rounds - before
     if more and point.stage == "adam":
@@ -129,8 +129,8 @@ def _continued(settings: Settings, point: Checkpoint, folder: str) -> Settings:
 def _interrupted(options: argparse.Namespace, job: Job, error: KeyboardInterrupt) -> int:
     """Save what was reached. A second signal ends the process at once, and leaves the checkpoint as it was.
 
-    Not under torchrun: there a second one comes by itself, to a process that has already heard of the first, and what
-    does not end within 30 seconds is killed.
+    Under torchrun it does not: there a second signal follows by itself, to a process that has already received the
+    first, and a process that does not end within 30 seconds is killed.
     """
     alone = job.team.size == 1
     (signals.end_at_once if alone else signals.ignore)()
@@ -157,8 +157,8 @@ def _diverged(job: Job, error: DivergedError) -> int:
 
 
 def _say(message: str, status: int) -> int:
-    if os.environ.get("RANK", "0") == "0":  # set by torchrun; all processes fail in the same way, and one says so
-        with suppress(OSError):  # a terminal that was closed; saving goes ahead
+    if os.environ.get("RANK", "0") == "0":  # set by torchrun; all processes fail in the same way, so one reports it
+        with suppress(OSError):  # the terminal may be closed; saving goes ahead
             print(f"laplex fit: {message}", file=sys.stderr)
     return status
 
@@ -187,7 +187,7 @@ def _settings(options: argparse.Namespace, processes: team.Team) -> Settings:
 
 
 def refuse(options: argparse.Namespace) -> None:
-    """Raise where the options make no sense, or packages are missing that they need, before anything is read."""
+    """Raise if the options make no sense or need packages that are missing, before anything is read."""
     packages.refuse("fit", options.data, options.validation)
     for name, least in (("rank", 1), ("functions", 1), ("components", 1), ("rounds", 0), ("epochs", 0), ("batch", 1)):
         value = getattr(options, name)
@@ -213,7 +213,7 @@ def refuse(options: argparse.Namespace) -> None:
 
 
 def _refuse_model(options: argparse.Namespace) -> None:
-    """The two kinds of models: EM fits one with functions, the paper's has components."""
+    """Raise ValueError if the model's options do not fit its kind: EM fits functions, the paper's has components."""
     if options.rank > LARGEST_RANK:
         raise ValueError(f"--rank must be at most {LARGEST_RANK}, got {options.rank}: its matrices fill the memory")
     if options.components is None:
@@ -231,7 +231,7 @@ def _refuse_model(options: argparse.Namespace) -> None:
 
 
 def _refuse_for(settings: Settings, data: density_data.FitData) -> None:
-    """Raise ValueError where the options do not fit the data or the processes."""
+    """Raise ValueError if the options do not fit the data or the processes."""
     if settings.batch % settings.processes:
         raise ValueError(f"--batch must be a multiple of the {settings.processes} processes, got {settings.batch}")
     if settings.rank > data.train.dim:

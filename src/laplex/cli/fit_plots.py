@@ -1,4 +1,4 @@
-"""The plots of a fit, by matplotlib. A file is replaced in one step."""
+"""The plots of a fit, drawn with matplotlib. A file is replaced in one step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from laplex._writing import COLORS, SIZE, replaced
 from laplex.density.images import Shape
 
-CROWD = 20  # where the longest curve is more than this many times as long as the shortest, seconds are logarithmic
+CROWD = 20  # if the longest curve is more than this many times as long as the shortest, seconds are logarithmic
 MARKS = ("#f3d9a4", "#d5e3d0")  # light enough to stand behind a curve
 DASHES = ("--", ":")
 
 
 def places(path: Path, before: Tensor, after: Tensor, shape: Shape) -> None:
-    """Places (n,) of pixels on the line, before and after the jumps, as colours over their positions in the image.
+    """Plot the places (n,) of pixels on the line, before and after the jumps, as colours at their image positions.
 
-    Of several channels the first is drawn.
+    If there are several channels, the first is drawn.
     """
     images = [one.detach().float().cpu().reshape(shape)[..., 0].numpy() for one in (before, after)]
     low, high = min(float(one.min()) for one in images), max(float(one.max()) for one in images)
@@ -37,7 +37,7 @@ def places(path: Path, before: Tensor, after: Tensor, shape: Shape) -> None:
 
 
 def spectrum(path: Path, curves: Mapping[str, Tensor]) -> None:
-    """Eigenvalues (any number,) by their labels, against their index; those that are not positive are left out."""
+    """Plot labelled eigenvalues (any number,) against their index, without those that are not positive."""
     figure = _figure(SIZE)
     axes = figure.subplots()
     for (label, values), color in zip(curves.items(), COLORS):
@@ -57,13 +57,13 @@ def likelihoods(
     levels: Mapping[str, float],
     marks: Mapping[str, Sequence[float]],
 ) -> None:
-    """Likelihood against seconds.
+    """Plot likelihood against seconds.
 
     Args:
         path: the file.
-        curves: (seconds, value) pairs by their label.
-        levels: values by their label, drawn as horizontal lines.
-        marks: seconds by their label, drawn as light vertical lines: where something was changed.
+        curves: (seconds, value) pairs by label.
+        levels: values by label, drawn as horizontal lines.
+        marks: seconds by label at which something changed, drawn as light vertical lines.
     """
     figure = _figure(SIZE)
     axes = figure.subplots()
@@ -87,7 +87,7 @@ def likelihoods(
 
 
 def _cut(axes: Any, reached: list[float]) -> None:
-    """Show what was reached; a curve that starts far below it comes in from the lower edge."""
+    """Limit the axis to what was reached; a curve that starts far below comes in from the lower edge."""
     lowest, highest = axes.dataLim.intervaly
     bottom = min(reached) - 2 * (max(reached) - min(reached))
     if lowest < bottom < min(reached):

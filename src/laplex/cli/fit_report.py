@@ -23,7 +23,7 @@ from laplex.testing import commit, describe
 
 
 def report(job: Job, result: FitResult) -> None:
-    """Write everything, and then say where: what is said may have no reader any more."""
+    """Write everything, and only then print where: the output may have no reader any more."""
     folder, data = job.keeper.folder, job.data
     files.save(
         folder / MODEL, result.model, data.shape, units=data.units, settings=asdict(job.settings), data=data.digest
@@ -53,7 +53,7 @@ def _summary(job: Job, result: FitResult) -> dict[str, Any]:
 
 
 def _draw(job: Job, result: FitResult) -> list[str]:
-    """The pictures that the data and the installed packages allow; their names."""
+    """Draw the pictures that the data and the installed packages allow, and return their names."""
     folder, shape = job.keeper.folder, job.data.shape
     drawings: list[Callable[[Path], None]] = [
         lambda path: _likelihoods(job, path),
@@ -77,17 +77,17 @@ def _draw(job: Job, result: FitResult) -> list[str]:
 
 
 def _reconstructions(job: Job, result: FitResult, path: Path) -> None:
-    """Some examples that the fit did not see, if there are any, above what the model makes of them."""
+    """Draw some examples, held-out ones if there are any, above what the model makes of them."""
     examples = job.data.validation or job.data.train
     x = examples.some(slice(0, ACROSS))
     part = "validation" if job.data.validation is not None else "train"
     rows = [(f"{part} images", x), ("reconstructions", result.model.reconstruct(x))]
-    pictures.grid(path, rows, job.data.shape)  # type: ignore[arg-type]  # called for images alone
+    pictures.grid(path, rows, job.data.shape)  # type: ignore[arg-type]  # only called for images
 
 
 @torch.no_grad()
 def _spectrum(result: FitResult, path: Path) -> None:
-    """Of the covariance without the noise, and the mean variance of the noise."""
+    """Plot the spectrum of the covariance without the noise, and the mean variance of the noise."""
     gaussian = result.model.distribution()
     spread = gaussian.spectrum()
     noise = gaussian.noise.double().square().mean().expand_as(spread)
@@ -95,7 +95,7 @@ def _spectrum(result: FitResult, path: Path) -> None:
 
 
 def _likelihoods(job: Job, path: Path) -> None:
-    """Over the seconds of the fit; a stage is a curve, and its evaluation at the end is its last point."""
+    """Plot likelihoods over the seconds of the fit: a curve per stage, ending in the stage's final evaluation."""
     curves: dict[str, list[tuple[float, float]]] = {}
     levels = {}
     for entry in job.keeper.log:
@@ -108,7 +108,7 @@ def _likelihoods(job: Job, path: Path) -> None:
 
 
 def _dips(log: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """When annealing lowered the likelihood, in seconds, by what it did."""
+    """The seconds at which annealing lowered the likelihood, by what it did."""
     dips: dict[str, list[float]] = {}
     rounds = [entry for entry in log if "round" in entry]
     for before, entry in pairwise(rounds):

@@ -1,4 +1,4 @@
-"""The fit itself: rounds of EM, then epochs of Adam, each stage from a checkpoint on if there is one."""
+"""The fit itself: rounds of EM, then epochs of Adam, each stage continuing from a checkpoint if there is one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from laplex.cli.team import Team
 from laplex.density import EM, LaplexGaussian, PlacedGaussian, Round, State, Trainer, start
 from laplex.density.files import Model
 
-# A matrix that is not definite; or, from a check of arguments, parameters that are not finite or a tau of 0.
+# From a matrix that is not definite, or from an argument check of parameters that are not finite or a tau of 0.
 FAILURES = (FloatingPointError, torch.linalg.LinAlgError, ValueError)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the result, besides the data."""
+    """Everything besides the data that determines the result."""
 
     rank: int
     functions: int | None  # None with components
     components: int | None  # None with functions
     rounds: int
-    schedule: int  # rounds that annealing is made for: those of the first command, to which others may add
+    schedule: int  # rounds that annealing is planned for: those of the first command; later ones may add more
     places: str
     jump: bool
     epochs: int
@@ -56,14 +56,14 @@ class Job:
 
 @dataclass(frozen=True)
 class FitResult:
-    """The model, and where its features were at the start (n,)."""
+    """The model, and the places (n,) that its features had at the start."""
 
     model: Model
     start: Tensor
 
 
 class DivergedError(ArithmeticError):
-    """A likelihood is NaN or infinite; ``model`` is the last one whose likelihood is neither, or None."""
+    """A likelihood is NaN or infinite; ``model`` is the last one with a finite likelihood, or None."""
 
     def __init__(self, message: str, model: Model | None) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class DivergedError(ArithmeticError):
 
 
 def fitted(job: Job, point: Checkpoint | None) -> FitResult:
-    """Fit, from ``point`` on if it is given."""
+    """Fit, continuing from ``point`` if it is given."""
     if point is not None and point.stage == "adam":
         return _adam(job, FitResult(_blank(job), point.tree["before"]), point.tree)
     if job.settings.components is None:
@@ -83,7 +83,7 @@ def fitted(job: Job, point: Checkpoint | None) -> FitResult:
 
 
 def _blank(job: Job) -> Model:
-    """A model before training, with the mean of the data."""
+    """An untrained model with the mean of the data."""
     settings, train = job.settings, job.data.train
     like: dict[str, Any] = {"device": train.device, "dtype": train.dtype}
     with torch.random.fork_rng(devices=[train.device] if train.device.type == "cuda" else []):
@@ -93,7 +93,7 @@ def _blank(job: Job) -> Model:
         else:
             model = PlacedGaussian(train.dim, settings.rank, settings.functions or 1, **like)
     model.mean.copy_(train.mean)
-    if isinstance(model, LaplexGaussian):  # here and not in the trainer: it scales the places, which are drawn later
+    if isinstance(model, LaplexGaussian):  # not in the trainer: this scales the places, which are drawn later
         model.start_from(train, seed=settings.seed)
     return model
 
@@ -112,7 +112,7 @@ def _em(job: Job, tree: dict[str, Any] | None) -> FitResult:
     else:
         state, places = State(**tree["state"]).to(train.device), tree["before"]
     more: dict[str, Any] = {"schedule": settings.schedule, "jump": settings.jump}
-    more["group"] = None if settings.apart else job.team.group  # else the examples know the group
+    more["group"] = None if settings.apart else job.team.group  # otherwise the examples have the group
     em = EM(train, state, settings.rounds, start_time=start_time, **more)
     with _progress_bar(job, "EM") as show:
         show(state.round, settings.rounds, "")
@@ -170,10 +170,10 @@ def _adam(job: Job, result: FitResult, tree: dict[str, Any] | None) -> FitResult
 
 
 def _trainer(job: Job, model: Model, tree: dict[str, Any] | None) -> Trainer:
-    """From the checkpoint on if there is one; each process of a team takes its share of every batch."""
+    """The trainer, continuing from the checkpoint if there is one; each process takes its share of every batch."""
     settings, team = job.settings, job.team
     if tree is not None:
-        if tree["order"] != _parameter_names(model):  # Adam knows parameters by their numbers
+        if tree["order"] != _parameter_names(model):  # Adam identifies parameters by their indices
             raise ValueError("--out: the checkpoint is of a laplex with other parameters; --fresh starts over")
         model.load_state_dict(tree["model"])
     share: dict[str, Any] = {} if settings.apart else {"share": (team.rank, team.size)}
@@ -190,7 +190,7 @@ def _parameter_names(model: Model) -> list[str]:
 
 @torch.no_grad()
 def _copy_if_finite(job: Job, model: Model, other: Model | None) -> Model | None:
-    """A copy of the model if its likelihood is finite for some examples; else the other."""
+    """A copy of the model if its likelihood of some examples is finite; otherwise ``other``."""
     train = job.data.train
     try:
         likelihoods = model.log_prob(train.some(slice(0, job.settings.batch)))
@@ -212,14 +212,14 @@ def _progress_bar(job: Job, title: str) -> Iterator[_progress.NotedProgress]:
 
 
 def _log(job: Job, entry: dict[str, Any], likelihood: float, **more: Any) -> str:
-    """Add a line to the log; the likelihood in words."""
+    """Add a line to the log, and return the likelihood in words."""
     bits = job.data.train.bits_per_dim(likelihood)
     job.keeper.note(**entry, log_likelihood=likelihood, bits_per_dim=bits, **more)
     return f"{bits:.3f} bits per dimension"
 
 
 def _finish(job: Job, stage: str, count: int, model: Model) -> None:
-    """At the end of a stage evaluate the model; of examples that are apart every process has a part."""
+    """Evaluate the model at the end of a stage, on all processes if each has a part of the examples."""
     if job.team.leads or job.settings.apart:
         seconds = job.keeper.seconds()
         validation = job.data.validation if job.team.leads else None

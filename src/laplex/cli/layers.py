@@ -12,13 +12,13 @@ from laplex.testing import Problem
 
 PLANNED, FORWARD, BACKWARD = "forward, plan kept", "forward", "forward + backward"
 CHECKED = 16  # rows of K, and as many columns for the gradients
-BLOCK = 1 << 22  # entries of K formed at once
+BLOCK = 1 << 22  # entries of K formed at a time
 
 Calls = dict[str, Callable[[], tuple[Tensor, ...]]]
 
 
 def laplex_calls(problem: Problem) -> Calls:
-    """Inference with the plan kept, inference that sorts the anchors, and a training step."""
+    """Inference with a kept plan, inference that sorts the anchors, and a training step."""
     names = _trained(problem)
     leaves = {name: getattr(problem, name).clone().requires_grad_() for name in names}
     trained = replace(problem, **leaves).arguments
@@ -52,7 +52,7 @@ def linear_calls(problem: Problem) -> Calls:
 
 
 def check(problem: Problem, calls: Calls) -> tuple[float, float]:
-    """The error of y, and the worst of y and of K's gradients (of which nn.Linear has the one for x alone).
+    """The error of y, and the worst error of y and of K's gradients (nn.Linear has only the one for x).
 
     An error is the largest on some random rows (columns), over the largest entry there.
     """
@@ -70,5 +70,5 @@ def check(problem: Problem, calls: Calls) -> tuple[float, float]:
 
 
 def _trained(problem: Problem) -> tuple[str, ...]:
-    """The names of what has gradients."""
+    """The names of the arguments that have gradients."""
     return ("x", "a", "b") if problem.phi is None else ("x", "a", "b", "phi", "psi")

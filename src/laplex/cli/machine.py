@@ -1,8 +1,8 @@
-"""Whether a device and a seed can be used. torch is imported only where needed, so that help does without."""
+"""Whether a device and a seed can be used. torch is imported only where needed, so that help works without it."""
 
 
 def refuse_device(name: str) -> None:
-    """Raise ValueError where torch has no such device."""
+    """Raise ValueError if torch has no such device."""
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
         raise ValueError(f"--device must be cpu, cuda or cuda:INDEX, got {name!r}")
@@ -13,7 +13,7 @@ def refuse_device(name: str) -> None:
 
 
 def refuse_seed(seed: int) -> None:
-    """Raise ValueError where a seed is negative or too large for a generator of torch."""
+    """Raise ValueError if a seed is negative or too large for a torch generator."""
     from laplex._checks.counts import MOST_SEED
 
     if not 0 <= seed <= MOST_SEED:

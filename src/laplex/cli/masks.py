@@ -1,4 +1,4 @@
-"""What `laplex inpaint` hides: a part by its name, or the white pixels of an image."""
+"""What `laplex inpaint` hides: a part given by name, or the white pixels of an image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laplex._images import Source, decoder
 from laplex.density.images import Shape
 
 KINDS = "half, centre, random: and a fraction such as random:0.5, or an image file whose white pixels are hidden"
-HIDDEN = 128  # from this brightness on, of 255
+HIDDEN = 128  # pixels are hidden from this brightness up, of 255
 
 
 def mask(name: str, shape: Shape, seed: int) -> Tensor:

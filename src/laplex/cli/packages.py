@@ -1,4 +1,4 @@
-"""The packages that commands need besides torch and numpy: all that are missing are named at once."""
+"""The packages that commands need besides torch and numpy: all missing ones are named at once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib.util
 from pathlib import Path
 
 DRAWING = ("sample", "reconstruct", "inpaint")  # commands that always write images
-MODULES = {"pillow": "PIL"}  # where the name to import differs
+MODULES = {"pillow": "PIL"}  # if the name to import differs
 
 
 def refuse(command: str, *sources: str | None) -> None:
-    """Raise ImportError if the command lacks a package for these sources of examples; arrays do without Pillow."""
+    """Raise ImportError if the command lacks a package for these sources of examples; arrays need no Pillow."""
     images = command in DRAWING or any(map(_is_images, filter(None, sources)))
     missing = [name for name in ("safetensors", *(("pillow",) if images else ())) if not _is_installed(name)]
     if not missing:
@@ -24,12 +24,12 @@ def refuse(command: str, *sources: str | None) -> None:
 
 
 def _is_images(source: str) -> bool:
-    """Whether examples are certainly read as images: a file may hold arrays."""
+    """Whether the examples are certain to be images: a file may hold arrays instead."""
     return source.startswith("bundled:") or Path(source).is_dir()
 
 
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(MODULES.get(package, package)) is not None
-    except ValueError:  # a module that was put into sys.modules without a spec
+    except ValueError:  # the module was put into sys.modules without a spec
         return True

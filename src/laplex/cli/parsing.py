@@ -1,4 +1,4 @@
-"""The parser of all commands: help that states every default, and "did you mean".
+"""The parser of all commands: help that states every default, and "did you mean" suggestions.
 
 It imports neither torch nor the rest of laplex, so that help appears at once.
 """
@@ -24,7 +24,7 @@ DEVICE = f"cpu, cuda, cuda:INDEX, or {AUTO}, which is cuda where torch has one"
 
 
 class Formatter(argparse.HelpFormatter):
-    """Every option states its default."""
+    """A formatter that states the default of every option."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = (action.help or "").removesuffix(" (default: %(default)s)")  # what Python adds to --this and --no-this
@@ -39,8 +39,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"formatter_class": Formatter} | options)
-        self._words: list[str] = []  # to be parsed
-        self.set_defaults(parser=self)  # the parser of the innermost command is the one that stays
+        self._words: list[str] = []  # the words to parse
+        self.set_defaults(parser=self)  # the parser of the innermost command wins
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does."""
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def print_help(self, file: Any = None) -> None:
-        """As argparse does, but a reader that has gone ends the command, whether or not output is buffered."""
+        """As argparse does, but if the reader has gone the command ends, whether or not output is buffered."""
         output = file or sys.stdout
         if output is None:  # it was closed from the start
             super().print_help()
@@ -65,12 +65,12 @@ class Parser(argparse.ArgumentParser):
             output.write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """End with a message; if an option is unknown, with the one that may be meant."""
+        """End with a message; for an unknown option it suggests the one that may be meant."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         for option in (word.partition("=")[0] for word in self._words if word.startswith("--")):
             new = RENAMED.get(option)
             hint = f"; {option} is now called {new}" if new in known else did_you_mean(option, known, f" for {option}")
-            refused = "invalid choice" in message or "did you mean" in message  # which says what is wrong already
+            refused = "invalid choice" in message or "did you mean" in message  # the message already says what is wrong
             if hint and not refused and not any(name.startswith(option) for name in known):
                 message += hint
         super().error(message)
@@ -87,13 +87,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str], instead: str = "") -> str:
-    """The end of a message about an unknown word: the nearest known one, or nothing."""
+    """The end of a message about an unknown word: the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}{instead}?" if near else ""
 
 
 def default_text(action: argparse.Action) -> str:
-    """The default of an option; nothing if it has none, or must be given."""
+    """The default of an option; empty if it has none or must be given."""
     if action.required or not action.option_strings or action.default in (None, argparse.SUPPRESS):
         return ""
     if isinstance(action, argparse.BooleanOptionalAction):
@@ -106,7 +106,7 @@ def default_text(action: argparse.Action) -> str:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add --device. What auto means is found when all options are parsed: it takes an import of torch."""
+    """Add --device. "auto" is resolved after all options are parsed, because that takes an import of torch."""
     parser.add_argument("--device", default=AUTO, help=DEVICE)
 
 
@@ -117,7 +117,7 @@ def _device() -> str:
 
 
 def load_laplex() -> None:
-    """Run the package laplex, of which ``_laplex_command`` has imported only the modules of options so far."""
+    """Run the package's ``__init__``: so far ``_laplex_command`` has imported only the modules of options."""
     package = sys.modules["laplex"]
     spec = package.__spec__
     if not hasattr(package, "__all__") and spec is not None and spec.loader is not None:
@@ -125,7 +125,7 @@ def load_laplex() -> None:
 
 
 def as_command(message: object, names: Mapping[str, str] = NAMES) -> str:
-    """A function's message in the words of the command: --side and DATA in place of `side` and `source`."""
+    """A function's message in the command's terms: --side and DATA in place of `side` and `source`."""
     text = re.sub(r"^laplex\.[\w.]+: ", "", str(message))
     for name, word in names.items():
         text = text.replace(f"`{name}`", word)

@@ -14,7 +14,7 @@ NUMBERS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came; ``status`` is what a shell reports for a command that it ended."""
+    """Raised when a signal arrives; ``status`` is what a shell reports for a command ended by that signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Within the block every such signal raises :class:`Interrupted`; what is ignored stays so, as under nohup."""
+    """Within the block each such signal raises :class:`Interrupted`; ignored ones stay ignored, as under nohup."""
     before = {}
     if threading.current_thread() is threading.main_thread():  # no other thread may change handlers
         for number in NUMBERS:
@@ -58,7 +58,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 def _replace(handler: Any, other: Any) -> list[int]:
-    """Which signals have the handler; from here on they have the other one."""
+    """Replace one handler by another, and return the signals that had it."""
     numbers = [number for number in NUMBERS if signal.getsignal(number) is handler]
     for number in numbers:
         signal.signal(number, other)

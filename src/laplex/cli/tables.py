@@ -25,7 +25,7 @@ def show(table: Table) -> None:
 
 
 def plain(table: Table) -> str:
-    """Aligned columns of text."""
+    """The table as aligned columns of text."""
     lines = [table.header, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -21,8 +21,8 @@ from laplex.cli.parsing import as_command
 from laplex.distributed._ranks import ranks_of
 
 T = TypeVar("T")
-PATIENCE = 1800.0  # seconds for other processes to come, as a process group has them
-POLL = 0.01  # seconds between two looks at a store: a look that waits would hear no signal
+PATIENCE = 1800.0  # seconds to wait for other processes, as in a process group
+POLL = 0.01  # seconds between two looks at a store: a look that blocks would not notice a signal
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Team:
         return self.rank == 0
 
     def together(self, model: nn.Module) -> nn.Module:
-        """The module as one that all train, with the gradients of all."""
+        """The module wrapped so that all processes train it together, with the gradients of all."""
         if self.size == 1:
             return model
         with warnings.catch_warnings():
-            # The mean of a density is a buffer that nobody changes. Newer torch has another name for this option.
+            # The mean of a density is a buffer that never changes. Newer torch has another name for this option.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
             return DistributedDataParallel(model, broadcast_buffers=False)
 
     def mean(self, value: float) -> float:
-        """Over the values of all."""
+        """The mean of the values of all processes."""
         if self.size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -61,9 +61,9 @@ class Team:
         return float(total) / self.size
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """What the work of this process returns, when all are here. If one of them cannot do it, all raise its reason.
+        """Do the work, wait for all processes, and return this process's result. If it fails on one, all raise why.
 
-        For work that refuses options, data or files, which may differ between machines.
+        For work that may refuse options, data or files, which may differ between machines.
         """
         if self.size == 1:
             return work()
@@ -78,14 +78,14 @@ class Team:
         return cast(T, result)
 
     def agree_on(self, requirement: str, value: str) -> None:
-        """Raise ValueError, on all, where the processes have different values."""
+        """Raise ValueError, on all processes, if they have different values."""
         everyone = [value] if self.size == 1 else ranks_of(None).objects(value)
         for process, theirs in enumerate(everyone):
             if theirs != everyone[0]:
                 raise ValueError(f"{requirement}, got {everyone[0]} in process 0 and {theirs} in process {process}")
 
     def largest(self, value: int) -> int:
-        """Over the values of all."""
+        """The largest of the values of all processes."""
         if self.size == 1:
             return value
         most = torch.tensor(value, device=self.device)
@@ -93,16 +93,16 @@ class Team:
         return int(most)
 
     def run_to_continue(self) -> str | None:
-        """The name of the run, if `torchrun` has restarted these processes after a fault; all must ask."""
+        """The name of the run if `torchrun` has restarted these processes after a fault, else None; all must call."""
         restarts = self.largest(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))  # a node counts only its own
         return self.run if restarts else None
 
     @property
     def run(self) -> str | None:
-        """The name of the run of `torchrun`, the same after its restarts."""
+        """The name of the `torchrun` run, which restarts do not change."""
         name = os.environ.get("TORCHELASTIC_RUN_ID")
         if name is not None and os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
-            name += f" {os.getppid()}"  # where there is one torchrun, two runs of one name differ in this
+            name += f" {os.getppid()}"  # with one torchrun, this tells apart two runs of the same name
         return name
 
 
@@ -113,9 +113,9 @@ def several() -> bool:
 
 @contextmanager
 def joined(device: str) -> Iterator[Team]:
-    """The team, which can talk inside the block. With "cuda" every process takes the GPU of its own number.
+    """The team, which can communicate inside the block. With "cuda" every process takes the GPU of its own number.
 
-    After an error nobody waits for the others: the process must end soon, so that they hear of it.
+    After an error no process waits for the others: it must end soon, so that they notice.
     """
     if not several():
         yield Team(0, 1, torch.device(device))
@@ -123,10 +123,10 @@ def joined(device: str) -> Iterator[Team]:
     if device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
-    with signals.ending_at_once():  # there is nothing to save, and a wait for others in compiled code hears no signal
+    with signals.ending_at_once():  # there is nothing to save yet, and compiled code that waits notices no signal
         _meet("nccl" if device.startswith("cuda") else "gloo")
     yield Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), torch.device(device))
-    torch.distributed.barrier()  # torchrun ends all processes if one that leaves early fails as it ends
+    torch.distributed.barrier()  # torchrun ends all processes if one leaves early and fails as it ends
     torch.distributed.destroy_process_group()
 
 
@@ -141,11 +141,11 @@ def _meet(backend: str) -> None:
 
 
 def _meeting(store: Any, rank: int, size: int, patience: float = PATIENCE) -> str:
-    """A name that the processes that run now share, and none that ran before.
+    """A name that the processes now running share with each other, and with none that ran before.
 
-    After a restart the store of `torchrun` still has what the dead have written (seen in torch 2.13), and a process
-    that read their addresses would wait for them. So the first process proposes a name, each other one answers with a
-    number drawn at random, and is in once the first, which must be alive for that, has confirmed that number.
+    After a restart the store of `torchrun` still has what dead processes wrote (seen in torch 2.13), and a process that
+    read their addresses would wait for them. So the first process proposes a name, each other process answers with a
+    number drawn at random, and is in once the first, which must be alive to do so, has confirmed that number.
     """
     drawn = uuid.uuid4().hex
     end = time.monotonic() + patience
@@ -166,7 +166,7 @@ def _meeting(store: Any, rank: int, size: int, patience: float = PATIENCE) -> st
 
 
 def _wait(end: float, missing: str, patience: float) -> None:
-    """Until the next look. ConnectionError after the time `end`."""
+    """Wait until the next look. Raises ConnectionError after the time `end`."""
     if time.monotonic() > end:
         raise ConnectionError(
             f"{missing} did not come in {patience:g} s; start as many processes as torchrun was told, on all nodes"

@@ -6,21 +6,21 @@ The model
     The covariance of the n features is F F^T + diag(d^2). Every feature has a place a_p on a line, which also holds k
     knots b_j, and F is built from the kernel matrix A = K(a, b): n + k numbers, and r k for the latent covariance.
 
-        LaplexGaussian    F = sum over i of diag(w_i) A L_i^T: the paper's. Trained by Adam.
+        LaplexGaussian    F = sum over i of diag(w_i) A L_i^T: the paper's model. Trained by Adam.
         PlacedGaussian    x_p = m_p + sum over c of w_cp y_c(a_p) + d_p eps, with q random functions
                           y_c(s) = sum over j of K(s, b_j) y_cj, jointly Gaussian. Fitted by EM.
 
-    Between two knots a function is known from its values at them. So a feature takes q weights times two neighbours of
-    k values, all of which are correlated freely: a low-rank Gaussian whose factor is sparse, with a pattern of zeros
-    that is found by search.
+    Between two knots a function is determined by its values at them. So a feature is q weights times the values at two
+    neighbouring knots out of k, and these values may be correlated in any way: a low-rank Gaussian with a sparse
+    factor, whose pattern of zeros is found by search.
 
 Everything is exact
     With D = diag(d^2), the r x r matrix M = 1 + F^T D^-1 F gives likelihoods, posteriors, conditionals, marginals and
     divergences (``_factor``). M comes from Gram matrices A^T diag(.) A (:func:`laplex.gram`), and F^T D^-1 x from one
-    product (:func:`laplex.linear`): for large n, nothing of size n x k or n x n is ever held.
+    product (:func:`laplex.linear`): for large n, nothing of size n x k or n x n is ever stored.
 
 Fitting
-    ``fit``       rounds of EM, closed, in which every feature may jump to the best place of the line (``_em``,
+    ``fit``       closed-form rounds of EM, in which every feature may jump to the best place on the line (``_em``,
                   ``_places``), annealed in their first half (``_anneal``). It needs no positions of pixels.
     ``EM``        the same, round by round, from a state that can be saved.
     ``Trainer``   Adam on the exact likelihood, from scratch or after EM.

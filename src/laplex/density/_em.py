@@ -1,6 +1,6 @@
 r"""Fitting without gradients: expectation and maximisation, with features that jump to their best places.
 
-The model is :class:`laplex.density.PlacedGaussian`, with knots b on an even grid and q functions a place:
+The model is :class:`laplex.density.PlacedGaussian`, with knots b on an even grid and q functions per place:
 
     x_p = m_p + sum over c of w_cp sum over j of K(a_p, b_j) y_cj + d_p eps,       y ~ N(0, Q),     Q = R R^T
 
@@ -8,17 +8,17 @@ E-step, for all examples X (N, n) less their mean, with B the matrix of y -> x:
 
     C C^T = 1 + R^T B^T D^-1 B R,   V = C^-1 R^T,   S = V^T V,   Y = X D^-1 B S,   T = Y^T Y / N + S
 
-S is the covariance of y given x, Y (N, qK) its means, T its second moment. Q is never inverted: where knots are closer
-than tau it is all but singular. M-step, every part closed: Q = T, and for each feature p by itself, with
+S is the covariance of y given x, Y (N, qK) its means, T its second moment. Q is never inverted: if knots are closer
+than tau, it is all but singular. M-step, every part in closed form: Q = T, and for each feature p by itself, with
 c_p = Y^T X_p / N and k_s = K(s, b) at a place s,
 
     t_p = k_s c_p (q,),    T_s = k_s T k_s^T (q, q):   p explains t_p^T T_s^-1 t_p of its variance with w_p = T_s^-1 t_p
 
-so the best place of p is found by scoring all places (``_places``). What p does not explain is its noise. A feature
-jumps only where that explains more than its old place, so no step lowers the likelihood, beyond rounding. Where
-examples are fewer than latent variables T is all but singular; then Q is T shrunk towards the covariance of smooth
-functions (``_shrinkage``). And where examples are few, the best of many places explains much of a feature by chance;
-then its noise is inflated.
+so the best place of p is found by scoring all places (``_places``). The variance that p does not explain is its noise.
+A feature jumps only to a place that explains more than its old one, so no step lowers the likelihood, beyond rounding.
+With fewer examples than latent variables T is all but singular; then Q is T shrunk towards the covariance of smooth
+functions (``_shrinkage``). And with few examples, the best of many places explains much of a feature by chance; then
+its noise is inflated.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from laplex.density._places import Line
 from laplex.density._sharing import ALONE, Sharing
 from laplex.density._shrinkage import shrunk
 
-SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: what fits a cache, or keeps a GPU busy
-FEATURES_AT_ONCE = 1 << 16  # whose products with the latent means are held at a time
+SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: few enough for a cache, or enough for a GPU
+FEATURES_AT_ONCE = 1 << 16  # features whose products with the latent means are held at a time
 EXCHANGED = 1 << 24  # numbers that processes with their own examples exchange at a time
-TOGETHER = 64  # examples, or columns, of a product in float64: in fixed pieces, how it is rounded does not change
-RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first with which it is definite
+TOGETHER = 64  # examples, or columns, per product in float64: with pieces of fixed size, rounding does not change
+RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # relative to the mean diagonal: the first that makes the matrix definite
 
 
 @dataclass
 class State:
-    """The model between rounds. A round draws nothing at random, so a fit can resume from a saved state."""
+    """The model between rounds. A round uses no random numbers, so a fit can resume from a saved state."""
 
     a: Tensor  # (n,) places
     weight: Tensor  # (q, n)
@@ -57,7 +57,7 @@ class State:
     root: Tensor  # (qK, qK) float64: R
     knots: Tensor  # (K,)
     tau: float
-    round: int = 0  # how many came before
+    round: int = 0  # how many rounds came before
 
     def to(self, device: torch.device | str) -> State:
         """The same state on a device."""
@@ -66,7 +66,7 @@ class State:
 
     @torch.no_grad()
     def model(self, mean: Tensor) -> PlacedGaussian:
-        """The module with these parameters, and with the mean (n,) of the examples."""
+        """A module with these parameters and the mean (n,) of the examples."""
         sizes = len(self.a), len(self.root), len(self.weight)
         gaussian = PlacedGaussian(*sizes, device="meta", dtype=self.a.dtype).to_empty(device=self.a.device)
         gaussian.mean.copy_(mean)
@@ -93,14 +93,14 @@ def em_round(
     """The state after one round, and the mean log-likelihood of the examples *before* it.
 
     Args:
-        examples: what is fitted.
+        examples: the examples to fit.
         state: from :func:`laplex.density.start`, or from an earlier round.
         jump: whether features may leave their places.
-        shrinkage: the part of the latent covariance that is replaced by one that few examples determine, from 0 to
-            1; see :func:`laplex.density._shrinkage.shrinkage`.
-        inflation: what the variances of the noise are multiplied by, up to those of the features; see
+        shrinkage: the fraction of the latent covariance, from 0 to 1, that is replaced by one that few examples
+            determine; see :func:`laplex.density._shrinkage.shrinkage`.
+        inflation: the factor by which the noise variances are multiplied, up to the variances of the features; see
             :func:`inflation`. Without these two no round lowers the likelihood.
-        sharing: the processes that do a part of the round each, and reach the same state.
+        sharing: the processes that each do a part of the round, and reach the same state.
     """
     means, moments, likelihood = _expectation(examples, state, sharing)
     if not math.isfinite(likelihood):
@@ -127,38 +127,38 @@ def em_round(
 
 
 def inflation(knots: int, functions: int, count: int) -> float:
-    """What a fit multiplies the variances of the noise by: much where examples are few.
+    """The factor by which a fit multiplies the noise variances: large if there are few examples.
 
     A feature that takes the best of M places, and fits its mean and ``functions`` weights there, explains a part of its
-    ``count`` values by chance: of unrelated patterns the best leaves about M^(-2 / count) of the variance, so that the
-    noise is underestimated. The patterns at the places are learned from the same examples, which doubles the exponent:
-    squared, the factor was near the best for small images (`python -m benchmarks.studies.few_images`).
+    ``count`` values by chance: the best of M unrelated patterns leaves about M^(-2 / count) of the variance, so that
+    the noise is underestimated. The patterns at the places are learned from the same examples, which doubles the
+    exponent: squared, the factor was near the best for small images (`python -m benchmarks.studies.few_images`).
 
     Args:
         knots: M, the number of knots; 1 for features that keep their places.
         functions: q.
-        count: of examples.
+        count: the number of examples.
     """
     free = max(count - functions - 1, 1)
     return float((knots ** (2 / count) * count / free) ** 2)
 
 
 def _targets(examples: Examples, means: Tensor, few: int, sharing: Sharing) -> Iterator[tuple[slice, Tensor]]:
-    """The features of this process, a piece at a time, and their c_p (p, qK)."""
+    """Yield the features of this process, a piece at a time, with their c_p (p, qK)."""
     if sharing.apart:
         yield from _joint_targets(examples, means, few, sharing)
         return
     for part in examples.feature_parts(FEATURES_AT_ONCE, sharing.part(examples.dim, few)):
         x = examples.features(part)
-        for first in range(0, x.shape[1], few):  # in the same pieces, however many processes there are: the same bits
+        for first in range(0, x.shape[1], few):  # the same pieces for any number of processes, hence the same bits
             piece = slice(part.start + first, min(part.start + first + few, part.stop))
             yield piece, x[:, first : first + few].mT @ means / len(examples)
 
 
 def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing) -> Iterator[tuple[slice, Tensor]]:
-    """The same where the examples are apart: in every step all processes sum what each of them will seat next.
+    """The same if examples are apart: in every step all processes sum the features that each will seat next.
 
-    In float64, as all that follows from them, so that it does not matter for a jump which process has which examples.
+    This is in float64, as is all that follows from it, so that jumps do not depend on which process has which examples.
     """
     ranks = sharing.ranks
     size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
@@ -170,7 +170,7 @@ def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing
 
 
 def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Places (p,), weights (q, p) and what they explain (p,), for features that want ``at_knots`` (p, q, K)."""
+    """Places (p,), weights (q, p) and explained variances (p,) for features with t_p = ``at_knots`` (p, q, K)."""
     weight, gain = line.weights(at_knots, places)
     if jump:
         best = line.best(at_knots)
@@ -187,7 +187,7 @@ def _expectation(examples: Examples, state: State, sharing: Sharing) -> tuple[Te
     root = state.root
     inner = root.mT @ _gram(state) @ root
     chol, info = torch.linalg.cholesky_ex(inner + torch.eye(len(root), dtype=root.dtype, device=root.device))
-    chol = torch.where(info == 0, chol, torch.nan)  # which ends in a likelihood of NaN
+    chol = torch.where(info == 0, chol, torch.nan)  # which leads to a likelihood of NaN
     narrow = sharing.same(torch.linalg.solve_triangular(chol, root.mT, upper=False))  # V
     plan = Plan(state.knots, state.a)
     blocks = [narrow.new_empty((0, len(narrow)))]  # a process may have no examples
@@ -208,7 +208,7 @@ def _expectation(examples: Examples, state: State, sharing: Sharing) -> tuple[Te
 
 
 def _moments(means: Tensor, sharing: Sharing) -> Tensor:
-    """Y^T Y, of columns in pieces that do not depend on the number of processes, unless the examples are apart."""
+    """Y^T Y, in pieces of columns that do not depend on the number of processes, unless the examples are apart."""
     if sharing.apart:
         return sharing.sums(means.mT @ means)
     size = means.shape[1]
@@ -231,13 +231,13 @@ def _gram(state: State) -> Tensor:
 
 
 def root_of(moments: Tensor) -> Tensor:
-    """R with R R^T = T; with the least ridge that makes rounding harmless."""
+    """R with R R^T = T, after adding the smallest ridge that makes rounding harmless."""
     symmetric = (moments + moments.mT) / 2
     unit = torch.eye(len(symmetric), dtype=symmetric.dtype, device=symmetric.device) * symmetric.diagonal().mean()
     for ridge in RIDGES:
         root, info = torch.linalg.cholesky_ex(symmetric + ridge * unit)
         if int(info) == 0:
-            # In rows: how a product is summed may depend on strides, which a file does not keep.
+            # Row-major: how a product is summed may depend on strides, which a file does not keep.
             return root.contiguous()  # type: ignore[no-any-return]
     raise FloatingPointError(
         "laplex.density: the latent covariance is not definite; the examples may have NaN or infinity"

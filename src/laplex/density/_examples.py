@@ -1,4 +1,4 @@
-"""Examples as rows of numbers, which are read in parts and never all copied at once."""
+"""Examples as rows of numbers, which are read in parts and never copied all at once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from laplex import _checks
 from laplex.distributed._agreement import agree, ranks_in
 from laplex.distributed._ranks import Ranks
 
-BLOCK = 1 << 26  # numbers that are float32 at a time
-WIDE = 1 << 22  # numbers that are float64 at a time
+BLOCK = 1 << 26  # numbers held in float32 at a time
+WIDE = 1 << 22  # numbers held in float64 at a time
 DIGESTED = 1 << 26  # bytes that a thread hashes at a time
-LEAST_NOISE = 1e-4  # of the variance of a feature, and of the mean variance; without noise a likelihood has no bound
+LEAST_NOISE = 1e-4  # of a feature's variance, and of the mean variance; without noise a likelihood is unbounded
 
 
 class Examples:
-    """N examples of n features each, less their mean; the mean and the variance of every feature.
+    """N examples of n features each, less their mean, with the mean and the variance of every feature.
 
     Args:
-        values (N, n): floating point, or uint8, which counts in units of 1/255. They may lie on the CPU, in a file that
-            is mapped into memory for instance, while the work is done on another device.
-        device: where the work is done; that of the values if not given.
-        mean (n,): subtracted; that of the examples if not given, which is what a fit wants.
-        group: a torch.distributed.ProcessGroup whose processes have a part of the examples each; ``values`` are those
-            of this process, at least one. All must make theirs together, and then fit and evaluate together. None:
-            ``values`` are all there are.
+        values (N, n): floating point, or uint8, which counts in units of 1/255. They may be on the CPU, for instance in
+            a file that is mapped into memory, while the work is done on another device.
+        device: where the work is done; the device of the values if not given.
+        mean (n,): subtracted; the mean of the examples if not given, which is what a fit wants.
+        group: a torch.distributed.ProcessGroup whose processes each have a part of the examples; ``values`` is the part
+            of this process, with at least one example. All must construct theirs together, and then fit and evaluate
+            together. None: ``values`` are all examples.
 
     Attributes:
         values: as given.
-        mean, variance (n,): float32, or float64 for such values. The variance is around the mean. Those of all
-            processes, where they have a part each.
-        count: N, of all processes; ``len`` counts those of this one.
-        most: how many the process with the most of them has.
-        ranks: the processes that have a part each, or None.
+        mean, variance (n,): float64 for float64 values, else float32. The variance is around the mean. Both are over
+            all processes if each has a part.
+        count: N, over all processes; ``len`` counts those of this one.
+        most: the largest number of examples that any process has.
+        ranks: the processes that each have a part, or None.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Examples:
         return self.values.shape[1]
 
     def some(self, rows: Tensor | slice) -> Tensor:
-        """Some examples (few, n), as they are."""
+        """Some examples (few, n), with the mean left in."""
         return self._read(self.values[rows], isinstance(rows, slice))
 
     def rows(self, part: slice) -> Tensor:
@@ -93,30 +93,30 @@ class Examples:
         return self._read(self.values[:, part], True).sub_(self.mean[part])
 
     def bits_per_dim(self, log_likelihood: float) -> float:
-        """What it costs to store a feature to a step of 1/255 for uint8, of 1 for others, in bits."""
+        """Bits needed to store a feature with a precision of 1/255 for uint8, of 1 for others."""
         steps = 255 if self.values.dtype == torch.uint8 else 1
         return math.log2(steps) - log_likelihood / self.dim / math.log(2)
 
     def noise_at_least(self, noise: Tensor) -> Tensor:
-        """Variances of noise (n,), none below what keeps a likelihood bounded."""
+        """Variances of noise (n,), clamped from below so that the likelihood stays bounded."""
         least = LEAST_NOISE * self.variance.mean()
         return torch.maximum(noise, LEAST_NOISE * self.variance).clamp_min(least)
 
     def row_parts(self, within: slice | None = None) -> list[slice]:
-        """Slices of examples that are read at a time, of all or of those within a slice."""
+        """Slices of examples to read at a time, covering all of them or those within a slice."""
         return _parts(within or slice(0, len(self)), max(1, BLOCK // self.dim))
 
     def feature_parts(self, most: int, within: slice | None = None) -> list[slice]:
-        """Slices of features that are read at a time, each of at most ``most``, of all or of those within a slice."""
+        """Slices of at most ``most`` features to read at a time, covering all of them or those within a slice."""
         return _parts(within or slice(0, self.dim), min(most, self.features_at_once))
 
     @property
     def features_at_once(self) -> int:
-        """How many features are read at a time at most, the same number on all processes."""
+        """The largest number of features read at a time, the same on all processes."""
         return max(1, BLOCK // self.most)
 
     def sample(self, most: int) -> Tensor:
-        """Up to about ``most`` values (few, n), evenly from those of all processes, the same on each."""
+        """Up to about ``most`` examples (few, n), taken evenly from all processes, the same on each."""
         few = self.values[:: -(-self.count // most)].to(self.device)
         if self.ranks is None:
             return few
@@ -125,7 +125,7 @@ class Examples:
         return torch.cat([theirs[:size] for theirs, size in zip(everyone, sizes, strict=True)])
 
     def _own_moments(self, where: str) -> tuple[Tensor, Tensor]:
-        """The mean and the variance of this process's values. If one cannot read its own, all processes hear of it."""
+        """The mean and the variance of this process's values. If one cannot read its own, all processes raise."""
         moments: list[Tensor] = []
 
         def read() -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Examples:
         return moments[0], moments[1]
 
     def _joined(self, ranks: Ranks, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and the variance of all processes, from those of this one, as ``welford`` joins its parts."""
+        """The mean and the variance over all processes, joined from those of each as ``welford`` joins its parts."""
         own = len(self)
         counts = ranks.gathered(torch.tensor(own, device=self.device))
         self.count, self.most = int(counts.sum()), int(counts.max())
@@ -148,7 +148,7 @@ class Examples:
         return joint, ranks.total((variance + apart) * (own / self.count))
 
     def _read(self, values: Tensor, is_view: bool) -> Tensor:
-        """On the device, in floating point, and never the caller's own memory."""
+        """Values on the device, in floating point, never sharing the caller's memory."""
         moved = values.to(self.device)
         if moved.dtype == torch.uint8:
             return moved.to(self.dtype).div_(255)
@@ -160,7 +160,7 @@ def welford(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """The mean (n,) and the variance (n,) of all rows of all parts (few, n), in float64; the variance divides by N.
 
     Sums of squares are taken around the mean of a few rows and then joined (Welford; Chan, Golub, LeVeque), so that
-    nothing is lost where the mean is far larger than the deviation. Each part is read once.
+    nothing is lost if the mean is far larger than the deviation. Each part is read once.
     """
     count = 0
     for part in parts:
@@ -179,7 +179,7 @@ def welford(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _check(where: str, values: Tensor, mean: Tensor | None) -> dict[str, Any]:
-    """What processes with a part each must have alike."""
+    """Check the arguments, and return what must be the same on all processes that have a part each."""
     _checks.is_tensor(where, "values", values)
     if values.dim() != 2 or 0 in values.shape:
         raise ValueError(
@@ -202,7 +202,7 @@ def _check(where: str, values: Tensor, mean: Tensor | None) -> dict[str, Any]:
 
 
 def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) -> None:
-    """Of the examples' own mean, the mean that is subtracted, and the variance around it, all (n,)."""
+    """Raise unless the examples' own mean, the subtracted mean and the variance around it, (n,) each, are finite."""
     count = int((~own.isfinite()).sum())
     if count:
         raise ValueError(
@@ -220,7 +220,7 @@ def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) 
 
 
 def check_fitted(where: str, examples: Examples) -> None:
-    """Raise unless these are examples that differ from one another, as a fit needs them."""
+    """Raise unless these are examples that differ from one another, as a fit needs."""
     check_examples(where, examples)
     if not bool(examples.variance.any()):
         raise ValueError(
@@ -238,7 +238,7 @@ def check_examples(where: str, examples: object) -> None:
 
 
 def digest(values: Tensor, ranks: Ranks | None = None) -> str:
-    """A hash of examples (N, n); several processes that all see them hash, and read, a part each."""
+    """A hash of examples (N, n); if several processes see them all, each reads and hashes a part."""
     rows = max(1, DIGESTED // max(1, values[:1].nbytes))
     blocks = values.split(rows)
     own = blocks if ranks is None else blocks[ranks.rank :: ranks.size]

@@ -1,10 +1,10 @@
-r"""What every density here is: a Gaussian whose covariance is a factor times its transpose, plus a diagonal.
+r"""The base of every density here: a Gaussian whose covariance is a factor times its transpose, plus a diagonal.
 
     x = m + F z + d * eps,      z ~ N(0, 1) (r,),      eps ~ N(0, 1) (n,),      D = diag(d^2)
 
-F (n, r) is never needed as a matrix. Three things are: ``spread``, z -> F z; ``statistics``, which reads the data; and
-the ``capacitance`` M = 1 + F^T D^-1 F (r, r), as something that solves. Everything else follows from the identities of
-Woodbury and of determinants, with y = x - m and u = F^T D^-1 y:
+F (n, r) is never needed as a matrix. Three things are needed: ``spread``, z -> F z; ``statistics``, which reads the
+data; and the ``capacitance`` M = 1 + F^T D^-1 F (r, r), as something that solves. All else follows from the Woodbury
+identity and the determinant lemma, with y = x - m and u = F^T D^-1 y:
 
     log p(x) = -1/2 (sum of y^2 / d^2 - u^T M^-1 u + sum of log d^2 + log det M + n log 2 pi)
     z given x ~ N(M^-1 u, M^-1)
@@ -22,12 +22,12 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from laplex import _autocast, _checks
 
-LATENTS_AT_ONCE = 64  # columns of F, each as long as x
-FORMED = 1 << 14  # features: a covariance of more is refused
+LATENTS_AT_ONCE = 64  # columns of F at a time, each as long as x
+FORMED = 1 << 14  # the covariance of more features than this is not formed
 
 
 class Statistics(NamedTuple):
-    """What a likelihood needs to know of examples (..., n), in float64."""
+    """What a likelihood needs to know about examples (..., n), in float64."""
 
     squares: Tensor  # (...): the sum of y^2 / d^2
     pulled: Tensor  # (..., r): u = F^T D^-1 y
@@ -50,10 +50,10 @@ class Capacitance(Protocol):
 
 
 class Cholesky:
-    """A capacitance by its Cholesky factor C (r, r). 1 + F^T D^-1 F has one, unless it is not finite: then C is NaN."""
+    """A capacitance with its Cholesky factor C (r, r). If 1 + F^T D^-1 F is not finite, it has none and C is NaN."""
 
     def __init__(self, matrix: Tensor) -> None:
-        chol, info = torch.linalg.cholesky_ex(matrix)  # without a look at info, which would wait for the device
+        chol, info = torch.linalg.cholesky_ex(matrix)  # looking at info would wait for the device
         self._chol = torch.where(info == 0, chol, torch.nan)
 
     def quadratic(self, u: Tensor) -> Tensor:
@@ -94,11 +94,11 @@ class FactorGaussian(Distribution):
         raise NotImplementedError
 
     def statistics(self, x: Tensor) -> Statistics:
-        """What the likelihood needs of x (..., n)."""
+        """What the likelihood needs to know about x (..., n)."""
         raise NotImplementedError
 
     def capacitance(self) -> Capacitance:
-        """M, ready to solve."""
+        """M, as an object that solves."""
         raise NotImplementedError
 
     def inner(self, noise: Tensor) -> Tensor:
@@ -106,19 +106,19 @@ class FactorGaussian(Distribution):
         raise NotImplementedError
 
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> FactorGaussian:
-        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
+        """Only the features ``indices`` (s,), with another mean (s,). Given M, z has the covariance M^-1, not 1."""
         raise NotImplementedError
 
     # --- as a distribution --------------------------------------------------------------------------------------------
 
     @property
     def mean(self) -> Tensor:
-        """The mean m (n,), which is the mode, too."""
+        """The mean m (n,), which is also the mode."""
         return self._mean
 
     @property
     def mode(self) -> Tensor:
-        """The mean."""
+        """The mode, which is the mean."""
         return self._mean
 
     @property
@@ -148,7 +148,7 @@ class FactorGaussian(Distribution):
         return signal + self.noise * torch.randn_like(signal)
 
     def signal(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Draws of m + F z (*sample_shape, n): after the same seed, those of ``rsample`` without their noise."""
+        """Draws of m + F z (*sample_shape, n): with the same seed, the draws of ``rsample`` without their noise."""
         return self._mean + self.spread(torch.randn(*sample_shape, self.latents, **self._like()))
 
     def entropy(self) -> Tensor:
@@ -157,7 +157,7 @@ class FactorGaussian(Distribution):
 
     @_autocast.unaffected
     def covariance(self) -> Tensor:
-        """F F^T + D (n, n), formed: for small n."""
+        """F F^T + D as a dense matrix (n, n): for small n."""
         if len(self._mean) > FORMED:
             raise ValueError(
                 f"laplex.density: covariance() must be of at most {FORMED} features, got {len(self._mean)}; "
@@ -167,7 +167,7 @@ class FactorGaussian(Distribution):
         return loadings.mT @ loadings + self.noise.square().diag_embed()
 
     def spectrum(self) -> Tensor:
-        """The eigenvalues of F F^T that may differ from 0 (r,), the largest first, in float64."""
+        """The eigenvalues (r,) of F F^T that may differ from 0, largest first, in float64."""
         values: Tensor = torch.linalg.eigvalsh(self.inner(torch.ones_like(self.noise)))
         return values.flip(0).clamp_min(0)
 
@@ -181,7 +181,7 @@ class FactorGaussian(Distribution):
     # --- what the latent variables are, and parts of x ----------------------------------------------------------------
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Capacitance]:
-        """Of z given x (..., n): its mean (..., r), and the inverse M of its covariance."""
+        """The distribution of z given x (..., n): its mean (..., r), and the inverse M of its covariance."""
         capacitance = self.capacitance()
         return capacitance.solve(self.statistics(x).pulled), capacitance
 
@@ -190,12 +190,12 @@ class FactorGaussian(Distribution):
         return self._mean + self.spread(self.posterior(x)[0].to(self._mean.dtype))
 
     def marginal(self, indices: Tensor) -> FactorGaussian:
-        """The distribution of some of the features, exactly: ``indices`` (s,), or a mask (n,)."""
+        """The exact distribution of some of the features: ``indices`` (s,), or a mask (n,)."""
         chosen = self._chosen("marginal", indices)
         return self.restricted(chosen, self._mean[chosen])
 
     def condition(self, indices: Tensor, values: Tensor) -> FactorGaussian:
-        """The distribution of the other features, in their order, where those at ``indices`` are ``values`` (s,)."""
+        """The distribution of the other features, in order, given that those at ``indices`` are ``values`` (s,)."""
         chosen = self._chosen("condition", indices)
         in_units("laplex.density: condition", "values", values)
         if values.shape != chosen.shape:
@@ -211,7 +211,7 @@ class FactorGaussian(Distribution):
         return self.restricted(others, self._mean[others] + shift, capacitance)
 
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
-        """Each x (..., n) with what is not ``known``, a mask (n,), at its mean given the rest; ``values`` (..., n)."""
+        """``values`` (..., n), with features not ``known``, a mask (n,), replaced by their mean given the rest."""
         _checks.is_tensor("laplex.density: inpaint", "known", known)
         in_units("laplex.density: inpaint", "values", values)
         if known.dtype != torch.bool or known.shape != self._mean.shape:
@@ -222,7 +222,7 @@ class FactorGaussian(Distribution):
         return torch.where(known, values, self._mean + self.spread(z.to(self._mean.dtype)))
 
     def _chosen(self, where: str, indices: Tensor) -> Tensor:
-        """Different indices (s,), from them or from a mask."""
+        """Distinct indices (s,), from indices or from a mask."""
         n = len(self._mean)
         _checks.is_tensor(f"laplex.density: {where}", "indices", indices)
         if indices.dtype == torch.bool and tuple(indices.shape) == (n,):
@@ -231,7 +231,7 @@ class FactorGaussian(Distribution):
         if not integers or indices.dim() != 1:
             got = f"{indices.dtype} {tuple(indices.shape)}"
             raise ValueError(f"laplex.density: {where}: `indices` must be integers (s,) or a mask ({n},), got {got}")
-        indices = indices.long()  # torch takes bytes for a mask
+        indices = indices.long()  # torch would treat uint8 indices as a mask
         positive = torch.where(indices < 0, indices + n, indices)
         if len(positive) and (int(positive.min()) < 0 or int(positive.max()) >= n):
             raise ValueError(f"laplex.density: {where}: `indices` must be from {-n} to {n - 1}; one of them is not")
@@ -241,7 +241,7 @@ class FactorGaussian(Distribution):
 
 
 def in_units(where: str, name: str, x: Tensor) -> None:
-    """Raise TypeError unless x is a tensor of floating point. Bytes count in 1/255, and the result would be wrong."""
+    """Raise TypeError unless x is a floating-point tensor. Bytes count in 1/255, and the result would be wrong."""
     _checks.is_tensor(where, name, x)
     if not x.is_floating_point():
         raise TypeError(
@@ -258,7 +258,7 @@ def _divergence(p: FactorGaussian, q: FactorGaussian) -> Tensor:
     for block in p.columns():
         known = q.statistics(q.mean + block)
         trace = trace + (known.squares - other.quadratic(known.pulled)).sum()
-    for number, block in enumerate(q.columns()):  # less tr(M^-1 F_q^T D_p D_q^-2 F_q)
+    for number, block in enumerate(q.columns()):  # minus tr(M^-1 F_q^T D_p D_q^-2 F_q)
         pulled = q.statistics(q.mean + block * ratio.to(block.dtype)).pulled
         rows = torch.arange(len(block), device=block.device)
         trace = trace - other.solve(pulled)[rows, rows + number * LATENTS_AT_ONCE].sum()

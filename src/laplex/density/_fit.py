@@ -1,4 +1,4 @@
-"""A fit in one call, and the value of a model on other examples."""
+"""A fit in one call, and the evaluation of a model on other examples."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def fit(
 ) -> Fitted:
     """Fit a :class:`laplex.density.PlacedGaussian` by rounds of EM in which features jump to their best places.
 
-    :class:`laplex.density.EM` says what a fit does, and runs one round by round.
+    :class:`laplex.density.EM` describes what a fit does, and runs one round by round.
 
     Args:
-        examples: what is fitted.
-        rank: of the covariance without its diagonal; a multiple of ``functions``.
-        functions: how many functions a place has.
+        examples: the examples to fit.
+        rank: the rank of the covariance without its diagonal; a multiple of ``functions``.
+        functions: how many functions each place has.
         places, shape, seed: where features start; see :func:`laplex.density.start`.
-        rounds: of EM.
+        rounds: the number of rounds of EM.
         jump: whether features may leave the places where they start.
-        progress: called with the number of rounds that are done, and of all rounds; None shows a bar.
-        group: a torch.distributed.ProcessGroup whose processes share the rounds, as :class:`laplex.density.EM` says.
-            Where ``examples`` are apart their processes do, without it.
+        progress: called with the number of rounds done so far and the total; None shows a bar.
+        group: a torch.distributed.ProcessGroup whose processes share the rounds, as in :class:`laplex.density.EM`.
+            Not needed if ``examples`` have a ``group``: then its processes share them.
 
     Example:
         >>> examples = laplex.density.Examples(images.flatten(1))
@@ -75,9 +75,9 @@ def fit(
 class Evaluation(NamedTuple):
     """How well a density describes examples."""
 
-    log_likelihood: float  # the mean over the examples, of values in units of 1
+    log_likelihood: float  # the mean over the examples, with values in units of 1
     standard_error: float  # of that mean
-    bits_per_dim: float  # what it costs to store a feature to a step of 1/255 for uint8, of 1 for other examples
+    bits_per_dim: float  # bits to store a feature with a precision of 1/255 for uint8, of 1 for other examples
     rmse: float  # of reconstructions
 
 
@@ -85,11 +85,11 @@ class Evaluation(NamedTuple):
 def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluation:
     """The likelihood of examples and the error of their reconstructions, read in parts.
 
-    Of examples that are apart, those of all processes, which must call this together.
+    If the examples are spread over processes, all of them count, and the processes must call this together.
 
     Args:
         density: a module of ``laplex.density``, or a distribution.
-        examples: of as many features as the density has.
+        examples: with as many features as the density has.
     """
     check_examples("laplex.density.evaluate", examples)
     gaussian = density.distribution() if isinstance(density, Density) else density
@@ -115,7 +115,7 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
 
 
 def _over_ranks(examples: Examples, likelihoods: Tensor, squares: float) -> tuple[float, float, float]:
-    """The mean and the variance of the likelihoods, and the sum of squares, of all processes."""
+    """The mean and the variance of the likelihoods, and the sum of squares, over all processes."""
     ranks = examples.ranks
     sums = torch.stack([likelihoods.sum(), likelihoods.new_tensor(squares)])
     sums = sums if ranks is None else ranks.total(sums)

@@ -15,42 +15,43 @@ from laplex.density._examples import Examples, check_fitted
 from laplex.density._module import START_NOISE, Density, LowerTriangle
 from laplex.density._structured import StructuredGaussian
 
-START_TAU = 4.0  # in distances of neighbouring knots, where nothing is known of the data
+START_TAU = 4.0  # in units of the knots' spacing, if nothing is known about the data
 LATENTS = ("dense", "diagonal")
 
-# Where examples are known: `python -m benchmarks.studies.adam_start` compares these with others.
-NOISE = 0.8  # of the standard deviation of each feature: details are learned after what many features share
-SPACING = 5e-3  # of neighbouring knots: a step of Adam moves a place by about its rate, 2e-3 for instance
-KNOTS_IN_TAU = 100.0  # so long that places find their way past many knots; it falls as the fit grows finer
-OTHERS = 0.3  # weights of the second component and of those after it, relative to those of the first
-PHASES = 0.1  # in radians: where all phases are equal they have no gradient
-UNMOVED = 1e-6  # what rounding may do to a parameter that nobody changed
+# If examples are known; `python -m benchmarks.studies.adam_start` compares these values with others.
+NOISE = 0.8  # of the standard deviation of each feature: what many features share is learned before details
+SPACING = 5e-3  # between neighbouring knots: a step of Adam moves a place by about the learning rate, such as 2e-3
+KNOTS_IN_TAU = 100.0  # so long that places find their way past many knots; tau falls as the fit gets finer
+OTHERS = 0.3  # weights of the second and later components, relative to those of the first
+PHASES = 0.1  # in radians: if all phases were equal, they would have no gradient
+UNMOVED = 1e-6  # how far rounding may move a parameter that was not changed
 
 
 class LaplexGaussian(Density):
     r"""The paper's density: N(m, F F^T + diag(d^2)), F = sum over i of diag(w_i) A L_i^T, A = K(a, b; tau, phi, psi).
 
-    With one component L is lower triangular with a positive diagonal; with several each L_i is a full square.
+    With one component L is lower triangular with a positive diagonal; with several, each L_i is a full square matrix.
     Likelihood, samples, reconstructions, marginals and conditionals are exact. For large dim nothing of size dim x rank
-    is held.
-    It has dim (components + 3) + rank (rank + 1) / 2 + 2 rank + 1 parameters with one component, components rank^2
-    instead of rank (rank + 1) / 2 with several, and rank with a diagonal L; without phases dim + rank fewer.
+    is stored.
+    The module has dim (components + 3) + rank (rank + 1) / 2 + 2 rank + 1 parameters with one component. In place of
+    rank (rank + 1) / 2 it has components rank^2 with several, and rank with a diagonal L. Without phases it has
+    dim + rank fewer.
 
     Args:
         dim: n, how many features an example has.
         rank: k, the number of knots and of latent numbers.
         components: I.
         phase: whether the kernel has phases.
-        latent: "dense", or "diagonal" for a diagonal L, which has one component. Then everything costs O(k) instead of
-            O(k^2) memory and O(k^3) time, so that the rank may be 100 000 and more.
+        latent: "dense", or "diagonal" for a diagonal L, which needs one component. Then everything costs O(k) instead
+            of O(k^2) memory and O(k^3) time, so that the rank may be 100 000 and more.
         device, dtype: of the parameters; never half precision.
 
     Attributes:
         a, phi (dim,), b, psi (rank,): places and phases of the features and of the knots. Knots start evenly in [0, 1].
         weight (components, dim): w.
         log_noise (dim,), log_tau (): log d and log tau.
-        triangle, factor (components, rank, rank), or log_scale (rank,): L of one component, of several, or the
-            logarithm of its diagonal.
+        triangle, factor (components, rank, rank), or log_scale (rank,): L for one component, for several, or the
+            logarithm of a diagonal L.
         mean (dim,): m, a buffer.
 
     Example:
@@ -86,25 +87,25 @@ class LaplexGaussian(Density):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Knots on an even grid of [0, 1], features in the order they come in (for images: raster order), mean 0.
+        """Put knots on an even grid of [0, 1] and features in the order given (raster order for images); mean 0.
 
-        This knows nothing of the data, as :meth:`start_from` does.
+        This uses nothing about the data, unlike :meth:`start_from`.
         """
         self.mean.zero_()
         for anchors in (self.a, self.b):
             anchors.copy_((torch.arange(len(anchors), device=anchors.device) + 0.5) / len(anchors))
         if self.phi is not None and self.psi is not None:
             self.phi.zero_()
-            # Neighbouring knots a quarter of a turn apart: a feature's phase then says how much it takes of each.
+            # Neighbouring knots are a quarter turn apart, so a feature's phase says how much it takes from each.
             self.psi.copy_(torch.arange(self.rank, device=self.psi.device) % 2 * (math.pi / 2))
         self.weight.normal_(0.0, 0.05)
-        self.weight[0].fill_(0.05)  # of one sign, so that features at one place vary together
+        self.weight[0].fill_(0.05)  # all of one sign, so that features at one place vary together
         self.log_noise.fill_(math.log(START_NOISE))
         self.log_tau.fill_(math.log(START_TAU / self.rank))
         self._reset_factor(torch.ones(self.components, self.rank, device=self.b.device))
 
     def _reset_factor(self, diagonal: Tensor) -> None:
-        """Become diagonal: the diagonals (I, k) of all L_i; with one component 1."""
+        """Make all L_i diagonal, with the diagonals (I, k); with one component, L becomes the identity."""
         if self.factor is not None:
             self.factor.copy_(diagonal.diag_embed())
         if self.triangle is not None:
@@ -115,17 +116,17 @@ class LaplexGaussian(Density):
     @torch.no_grad()
     @_autocast.unaffected
     def start_from(self, examples: Examples, *, seed: int = 0) -> None:
-        """Set all parameters to a start from which training by Adam gets far; places and knots are only scaled.
+        """Set all parameters to values from which training by Adam gets far; places and knots are only scaled.
 
-        The mean is that of the examples. Each feature has its variance, most of it as noise, so that what many features
-        share is learned first and details later. For the same reason tau is long, and the weights of the first
+        The mean is that of the examples. Each feature gets its variance, most of it as noise, so that what many
+        features share is learned first and details later. For the same reason tau is long, and the weights of the first
         component have one sign, so that features near one another vary together. Components take turns with the knots,
         so that their functions are independent; the weights of all but the first are random.
 
         Args:
             examples: what will be fitted. Features whose places are near one another should vary together, as they do
-                in raster order, or at the places of :func:`laplex.seriate`.
-            seed: of random weights and phases.
+                in raster order, or at the places from :func:`laplex.seriate`.
+            seed: determines random weights and phases.
         """
         where = f"{self._where}.start_from"
         check_fitted(where, examples)
@@ -152,10 +153,10 @@ class LaplexGaussian(Density):
         self._match((1 - NOISE**2) * examples.variance)
 
     def _match(self, variance: Tensor) -> None:
-        """Scale the weights, so that the features have a variance (n,) without noise. Factors are diagonal.
+        """Scale the weights so that the features have this variance (n,) without noise. Factors must be diagonal.
 
-        It is the sum over i of w_i^2 K^2 l_i^2, where l_i is the diagonal of L_i and K is squared entry by entry:
-        exp(-2 |a - b| / tau) cos(phi - psi)^2, and cos(x)^2 = (1 + cos 2x) / 2.
+        The variance is the sum over i of w_i^2 K^2 l_i^2, where l_i is the diagonal of L_i and K is squared entry by
+        entry: exp(-2 |a - b| / tau) cos(phi - psi)^2, and cos(x)^2 = (1 + cos 2x) / 2.
         """
         factor, tau = self._latent_factor(), self.log_tau.exp() / 2
         squares = (factor[None] if factor.dim() == 1 else factor.diagonal(dim1=1, dim2=2)).square()  # (I, k)
@@ -166,7 +167,7 @@ class LaplexGaussian(Density):
 
     @torch.no_grad()
     def _knows_nothing(self) -> bool:
-        """Whether noise, tau and factors are those of ``reset_parameters``: no step of training leaves them there."""
+        """Whether noise, tau and factors are still those of ``reset_parameters``: any training step changes them."""
         factor = self._latent_factor()
         unit = torch.ones_like(factor) if factor.dim() == 1 else torch.eye(self.rank).to(factor)
         noise, tau = math.log(START_NOISE), math.log(START_TAU / self.rank)
@@ -199,17 +200,17 @@ def _latent(where: str, latent: str, components: int) -> str:
 
 
 class PlacedGaussian(Density):
-    r"""Several functions at every place, each feature with a weight for each: what EM fits.
+    r"""The density that EM fits: several functions at every place, and for each feature a weight for each function.
 
         x_p = m_p + sum over c of w_cp y_c(a_p) + d_p eps,    y_c(s) = sum over j of K(s, b_j) y_cj,    y ~ N(0, R R^T)
 
-    Two functions have about as many parameters as :class:`LaplexGaussian` with one component, where a feature has a
-    weight and a phase: dim (functions + 2) + rank (rank + 1) / 2 + rank / functions + 1.
+    It has dim (functions + 2) + rank (rank + 1) / 2 + rank / functions + 1 parameters: with two functions about as many
+    as :class:`LaplexGaussian` with one component, where a feature has a weight and a phase.
 
     Args:
         dim: how many features an example has.
-        rank: of the covariance without its diagonal; a multiple of ``functions``.
-        functions: how many functions a place has, over rank / functions knots.
+        rank: the rank of the covariance without its diagonal; a multiple of ``functions``.
+        functions: how many functions each place has, over rank / functions knots.
         device, dtype: of the parameters; never half precision.
 
     Attributes:
@@ -243,7 +244,7 @@ class PlacedGaussian(Density):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Knots on an even grid of [0, 1], features in the order they come in, small random weights, mean 0."""
+        """Put knots on an even grid of [0, 1], features in the order given; small random weights, mean 0."""
         self.mean.zero_()
         self.a.copy_((torch.arange(self.dim, device=self.a.device) + 0.5) / self.dim)
         self.b.copy_(torch.linspace(0, 1, len(self.b), device=self.b.device))

@@ -1,4 +1,4 @@
-"""What the trainable densities share: they are modules, and at every moment a distribution."""
+"""What the trainable densities share: each is a module that at any moment gives a distribution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laplex.density._factor import Capacitance, FactorGaussian, in_units
 from laplex.nn._anchored import Anchored
 from laplex.nn._checks import at_least_single, features
 
-START_NOISE = 0.5  # where nothing is known of the data
+START_NOISE = 0.5  # if nothing is known about the data
 
 
 class Density(Anchored):
@@ -44,14 +44,14 @@ class Density(Anchored):
     def log_prob(self, x: Tensor) -> Tensor:
         """The log density of x (..., dim): (...), in float64.
 
-        It is the difference of a sum of squares and of what the latent variables explain of it. For float32 parameters
-        both are exact to some 1e-7 of themselves, so where noise is far below the signal fewer digits are left.
+        It is the difference between a sum of squares and the part that the latent variables explain. For float32
+        parameters both have relative errors of some 1e-7, so fewer digits are left if noise is far below the signal.
         """
         self._check("log_prob", "x", x)
         return self.distribution().log_prob(x)
 
     def _check(self, where: str, name: str, x: Tensor) -> None:
-        """Examples of this many features, in the units of the model."""
+        """Raise unless x has this many features, in the units of the model."""
         features(f"{self._where}.{where}", x, self.dim)
         in_units(f"{self._where}.{where}", name, x)
 
@@ -61,24 +61,24 @@ class Density(Anchored):
 
     @torch.no_grad()
     def sample(self, count: int, *, noise: bool = True) -> Tensor:
-        """Draws (count, dim); without ``noise`` they are the same after the same seed, but m + F z alone."""
+        """Draws (count, dim); without ``noise``, those that the same seed gives with noise, but only m + F z."""
         drawn, gaussian = (integer(f"{self._where}.sample", "count", count),), self.distribution()
         return gaussian.rsample(drawn) if noise else gaussian.signal(drawn)
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor) -> Tensor:
-        """Each x (..., dim) without what the model takes for noise: its most likely m + F z."""
+        """Each x (..., dim) without what the model considers noise: its most likely m + F z."""
         self._check("reconstruct", "x", x)
         return self.distribution().reconstruct(x)
 
     @torch.no_grad()
     def posterior(self, x: Tensor) -> tuple[Tensor, Capacitance]:
-        """Of z given x (..., dim): its mean (..., rank), and the inverse of its covariance, which solves."""
+        """The distribution of z given x (..., dim): its mean (..., rank), and its inverse covariance, which solves."""
         self._check("posterior", "x", x)
         return self.distribution().posterior(x)
 
     def covariance(self) -> Tensor:
-        """The covariance (dim, dim), formed: for small dim."""
+        """The covariance as a dense matrix (dim, dim): for small dim."""
         return self.distribution().covariance()
 
     def marginal(self, indices: Tensor) -> FactorGaussian:
@@ -86,21 +86,21 @@ class Density(Anchored):
         return self.distribution().marginal(indices)
 
     def condition(self, indices: Tensor, values: Tensor) -> FactorGaussian:
-        """The distribution of the other features, in their order, where those at ``indices`` are ``values`` (s,)."""
+        """The distribution of the other features, in order, given that those at ``indices`` are ``values`` (s,)."""
         return self.distribution().condition(indices, values)
 
     @torch.no_grad()
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
-        """Each x (..., dim) with what is not ``known``, a mask (dim,), at its mean given the rest of ``values``."""
+        """``values`` (..., dim), with features not ``known``, a mask (dim,), replaced by their mean given the rest."""
         self._check("inpaint", "values", values)
         return self.distribution().inpaint(known, values)
 
 
 class LowerTriangle(nn.Module):
-    """A lower triangular matrix with a positive diagonal, as free numbers: size (size + 1) / 2 of them.
+    """A lower triangular matrix with a positive diagonal, as size (size + 1) / 2 unconstrained numbers.
 
     Args:
-        size: of the matrix.
+        size: the size of the matrix.
         like: device and dtype.
 
     Attributes:
@@ -116,7 +116,7 @@ class LowerTriangle(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """The unit matrix."""
+        """Set the matrix to the identity."""
         self.lower.zero_()
         self.log_diagonal.zero_()
 

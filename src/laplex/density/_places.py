@@ -1,13 +1,13 @@
-r"""The best place of every feature on a line, given what it wants of the knots.
+r"""The best place on a line for every feature, given its covariances with the functions at the knots.
 
-Between two neighbouring knots a function y(s) = sum over j of K(s, b_j) y_j is known from its values there, exactly:
+Between two neighbouring knots a function y(s) = sum over j of K(s, b_j) y_j is exactly determined by its values there:
 with delta their distance over tau and s at the fraction f of the way,
 
     y(s) = A y(b_j) + B y(b_j+1),      A = sinh((1 - f) delta) / sinh(delta),      B = sinh(f delta) / sinh(delta)
 
-So all that belongs to a place comes from two values at knots: t_p, and T_s, a quadratic form of A and B. A feature at s
-explains t_p^T T_s^-1 t_p of its variance. All places are tried in steps, coarse ones first and then finer ones about
-the best, down to ``PLACES`` places from one knot to the next.
+So everything at a place comes from values at two knots: t_p, and T_s, a quadratic form of A and B. A feature at s
+explains t_p^T T_s^-1 t_p of its variance. Places are tried in steps, first coarse ones and then finer ones around the
+best, down to ``PLACES`` places from one knot to the next.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 from laplex.reference import kernel
 
 PLACES = 64  # from one knot to the next
-COARSE = 4  # of them are tried first, in every interval
-RIDGE = 1e-6  # of the mean of a diagonal of T_s
+COARSE = 4  # how many of them are tried first, in every interval
+RIDGE = 1e-6  # relative to the mean diagonal of T_s
 
 
 def evenly(order: Tensor) -> Tensor:
-    """Places (n,), in float64, evenly over [0, 1], of features that come in this order (n,)."""
+    """Places (n,), in float64, spread evenly over [0, 1], for features in this order (n,)."""
     n = len(order)
     places = torch.empty(n, dtype=torch.float64, device=order.device)
     places[order] = (torch.arange(n, dtype=torch.float64, device=order.device) + 0.5) / n
@@ -67,8 +67,8 @@ class Line:
         return self._knots[0] + index * (self._step / PLACES)
 
     def weights(self, at_knots: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The best weights (q, p) of features at these places (p,), and what each then explains (p,)."""
-        # In float32 a place among a thousand knots would be known to 1e-4 of an interval only.
+        """The best weights (q, p) of features at these places (p,), and the variance each then explains (p,)."""
+        # In float32 a place among a thousand knots would be known only to 1e-4 of an interval.
         along = ((places.double() - self._knots[0]) / self._step.double()).clamp(0, len(self._knots) - 1)
         left = along.long().clamp_max(len(self._knots) - 2)
         first, second = (share.to(at_knots.dtype) for share in self._shares(along - left))
@@ -76,14 +76,14 @@ class Line:
         target = first[:, None] * at_knots[feature, :, left] + second[:, None] * at_knots[feature, :, left + 1]
         forms, ridge = self._forms(left, first.double(), second.double())
         weight = torch.cholesky_solve(target.double()[..., None], torch.linalg.cholesky_ex(forms + ridge).L)[..., 0]
-        # With the ridge the weight is not quite the best one, and what it explains is less than its product with t_p.
+        # With the ridge the weight is not quite the best one, and it explains less than its product with t_p.
         explained = (2 * weight * target).sum(1) - (weight[:, None] @ forms @ weight[..., None])[:, 0, 0]
         return weight.to(target.dtype).mT, explained.to(target.dtype)
 
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def _coarsely(self, at_knots: Tensor) -> Tensor:
-        """The index of the best of ``COARSE`` places of every interval (p,)."""
+        """The index (p,) of the best place for each feature, out of ``COARSE`` places in every interval."""
         left, right = at_knots[..., :-1], at_knots[..., 1:]
         best = at_knots.new_full((len(at_knots), left.shape[-1]), -1.0)
         which = torch.zeros_like(best, dtype=torch.uint8)
@@ -103,7 +103,7 @@ class Line:
         return (interval * PLACES + which.gather(1, interval) * (PLACES // COARSE))[:, 0]
 
     def _gains(self, at_knots: Tensor, candidates: Tensor) -> Tensor:
-        """What features explain at the places with these indices: (p, m) -> (p, m)."""
+        """The variance that features explain at the places with these indices: (p, m) -> (p, m)."""
         left = (candidates // PLACES).clamp_max(len(self._knots) - 2)
         first, second = self._shares((candidates - left * PLACES) / PLACES)
         chosen = left[:, None].expand(-1, self._functions, -1)
@@ -126,7 +126,7 @@ class Line:
         return torch.linalg.solve_triangular(chol, unit, upper=False)  # type: ignore[no-any-return]
 
     def _forms(self, left: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """T_s at places in the intervals ``left`` (s,), and a trace of a ridge that makes it definite: (s, q, q)."""
+        """T_s at places in the intervals ``left`` (s,), and a small ridge that makes it definite: (s, q, q) each."""
         one, two = first[:, None, None], second[:, None, None]
         mixed = self._next[left]
         forms = one * one * self._same[left] + two * two * self._same[left + 1] + one * two * (mixed + mixed.mT)
@@ -135,7 +135,7 @@ class Line:
         return forms, ridge[:, None, None] * torch.eye(self._functions, dtype=forms.dtype, device=forms.device)
 
     def _shares(self, fraction: Tensor) -> tuple[Tensor, Tensor]:
-        """A and B. sinh itself would overflow where tau is small."""
+        """A and B, computed without sinh, which would overflow if tau is small."""
         delta = self._delta.to(fraction.dtype)
         total = -torch.expm1(-2 * delta)
         first = torch.exp(-fraction * delta) * -torch.expm1(-2 * (1 - fraction) * delta) / total

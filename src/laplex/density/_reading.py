@@ -1,12 +1,12 @@
-r"""What a likelihood reads of the examples: x once, in parts, holding nothing of its size but one weighted copy.
+r"""How a likelihood reads the examples: x once, in parts, holding nothing of its size except one weighted copy.
 
     s = (x - m) / d,    squares = sum of s^2,    weighted_i = s * v_i           (B, n) -> (B,), (I, B, n)
 
     ds       = 2 s * dsquares + sum over i of v_i * dweighted_i,       dv_i = sum over rows of s * dweighted_i
     d(1 / d) = d * sum over rows of s * ds = d * (2 sum over rows of s^2 dsquares + sum over i of v_i dv_i)
 
-s is computed again in backward: saving it would cost as much memory as x. So would gradients for every operation.
-Where a gradient is differentiated again, or a transform of torch.func is at work, plain operations do the same.
+s is recomputed in backward: saving it would take as much memory as x, and so would autograd through each operation.
+If a gradient is differentiated again, or under a transform of torch.func, plain operations compute the same.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from laplex._eager import plainly_eager
 
 PART = 1 << 25  # numbers of s at a time
-BLOCK = 256  # squares that are added up in the dtype of x; blocks are added in float64
+BLOCK = 256  # squares that are summed in the dtype of x; the sums of blocks are added in float64
 
 
 def weighted(x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Squares (B,), in float64, and weighted (I, B, n), of x (B, n), the mean (n,), 1 / d (n,) and v (I, n)."""
+    """Squares (B,), in float64, and weighted (I, B, n), from x (B, n), the mean (n,), 1 / d (n,) and v (I, n)."""
     if plainly_eager():
         return _Weighted.apply(x, mean, inverse, v)  # type: ignore[no-any-return]
     s = (x - mean).to(inverse.dtype) * inverse
@@ -32,7 +32,7 @@ def weighted(x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tenso
 
 
 class _Weighted(torch.autograd.Function):
-    """``weighted``, with its parts."""
+    """``weighted``, computed in parts."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ class _Weighted(torch.autograd.Function):
 def _bars(
     x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor, squares_bar: Tensor, product_bar: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, differentiable: the formulas of the head, without parts."""
+    """The gradients, differentiable: the formulas in the module's docstring, without parts."""
     y = (x - mean).to(inverse.dtype)
     s = y * inverse
     s_bar = 2 * squares_bar.to(v.dtype)[:, None] * s + (v[:, None] * product_bar).sum(0)

@@ -19,40 +19,40 @@ from laplex.density._shrinkage import shrinkage
 
 
 class Round(NamedTuple):
-    """One round: what was known when it began."""
+    """A report of one round: what was known when it began."""
 
     round: int  # from 0
     seconds: float  # since the fit began
     log_likelihood: float  # the mean over the examples
     tau: float  # the length scale, which annealing shortens
-    levelled: bool  # whether annealing spread the features evenly over the line; then the likelihood is lower for once
+    levelled: bool  # whether annealing spread features evenly over the line; this once the likelihood is then lower
 
 
 class EM:
     """Rounds of EM in which features jump to their best places: what :func:`laplex.density.fit` runs.
 
-    Iterating yields a :class:`Round` after each round, when ``state`` is what it reached. A round draws nothing at
-    random, so a later ``EM`` from a saved ``state`` does what this one would have done.
+    Iterating yields a :class:`Round` after each round; ``state`` is then the state that it reached. A round uses no
+    random numbers, so a later ``EM`` from a saved ``state`` does what this one would have done.
 
-    With jumps the first half of the rounds is annealed: tau falls from many knots to a few, and features that crowd are
-    spread evenly again a few times. Where examples are few the latent covariance is shrunk and the noise is inflated.
+    With jumps, the first half of the rounds is annealed: tau falls from many knots to a few, and features that crowd
+    are spread evenly again a few times. With few examples the latent covariance is shrunk and the noise is inflated.
 
     Args:
-        examples: what is fitted.
+        examples: the examples to fit.
         state: from :func:`laplex.density.start`, or from an earlier fit.
-        rounds: of the whole fit, including those that came before ``state``.
+        rounds: rounds of the whole fit, including those that came before ``state``.
         schedule: the number of rounds that annealing is planned for; ``rounds`` if not given.
         jump: whether features may leave the places where they start.
         start_time: when the fit began, by ``time.perf_counter()``; now if not given.
         group: a torch.distributed.ProcessGroup whose processes share the work of every round. All must have the same
-            examples, and iterate together; the state is that of the first. None: this process alone, or those that
-            have a part of the examples each (``group=`` of :class:`laplex.density.Examples`).
+            examples, and iterate together; the state is that of the first. None: this process works alone, or with
+            those that each have a part of the examples (``group=`` of :class:`laplex.density.Examples`).
 
     Attributes:
         state: after the last round.
         entered: what the last round began with, after annealing: the last state whose likelihood is known. None before
             the first round.
-        shrinkage, inflation: how careful the fit is with few examples; 0 and 1 for maximum likelihood.
+        shrinkage, inflation: how cautious the fit is with few examples; 0 and 1 for maximum likelihood.
 
     Example:
         >>> em = laplex.density.EM(examples, laplex.density.start(examples, rank=100), rounds=40)
@@ -115,7 +115,7 @@ class EM:
 
 
 def _shared_terms(examples: Examples, state: State, settings: tuple[Any, ...]) -> dict[str, Any]:
-    """What must be the same where several processes share the work."""
+    """What must be the same on all processes that share the work."""
     totals = [float(one.double().sum()) for one in (examples.mean, examples.variance)]
     return {
         "the shape of the examples": (examples.count, examples.dim),

@@ -1,16 +1,16 @@
 """The work of a round of EM, shared by processes.
 
-Where all have the same examples:
-Expectations are shared by examples, and what belongs to one feature by features, in pieces that do not depend on how
-many processes there are. What the others did is gathered, and what all compute alike, such as factors of the latent
-covariance, is taken from the first. So all processes have the same state after every round, to the bit, and it is that
-of one process but for the order of a few sums in float64. (Jumps need that: where two places explain a feature about
-equally well, the last bit of a float32 decides, and later rounds show it.)
+If all have the same examples:
+Expectations are divided by examples, and work on features by features, in pieces that do not depend on how many
+processes there are. Each process gathers the others' results, and what all would compute alike, such as factors of the
+latent covariance, is taken from the first. So all processes have the same state after every round, to the bit, and it
+is the state of a single process except for the order of a few sums in float64. (Jumps need that: if two places explain
+a feature about equally well, the last bit of a float32 decides, and later rounds show it.)
 
-Where each has its own examples, their expectations stay with it. What belongs to a feature is a sum over all examples:
-every process sums its own, and sends each other one the sums of the features that this one seats. So nothing is
-gathered that grows with the number of examples. All processes have the same state here, too. It is that of one process
-up to rounding, which in float32 may let a few features of many thousands jump otherwise.
+If each has its own examples, their expectations stay with it. The sums for a feature are over all examples: every
+process sums over its own, and sends each other process the sums of the features that the other one seats. So nothing
+that grows with the number of examples is gathered. All processes have the same state here, too. It is the state of a
+single process up to rounding, which in float32 may make a few features in many thousands jump differently.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from laplex.distributed._ranks import Ranks
 
 
 class Sharing(NamedTuple):
-    """The processes that share the work; one alone if there are no ranks."""
+    """The processes that share the work; only this one if there are no ranks."""
 
     ranks: Ranks | None = None
     apart: bool = False  # whether each has its own examples
 
     def rows(self, count: int, piece: int) -> slice:
-        """Which of the ``count`` examples that are here this process works on."""
+        """Which of the ``count`` examples held here this process works on."""
         return slice(0, count) if self.apart else self.part(count, piece)
 
     def part(self, count: int, piece: int = 1) -> slice:
-        """Which of so many examples or features are those of this process: whole pieces, if there are enough."""
+        """Which of ``count`` examples or features belong to this process: whole pieces, if there are enough."""
         return slice(0, count) if self.ranks is None else self._parts(count, piece)[self.ranks.rank]
 
     def _parts(self, count: int, piece: int) -> list[slice]:
@@ -50,7 +50,7 @@ class Sharing(NamedTuple):
         return [slice(first, last) for first, last in itertools.pairwise(ends)]
 
     def joined(self, own: Tensor, count: int, piece: int = 1) -> Tensor:
-        """(count, ...): the parts (few, ...) of all processes."""
+        """(count, ...): the parts (few, ...) of all processes, joined."""
         if self.ranks is None:
             return own
         sizes = [part.stop - part.start for part in self._parts(count, piece)]
@@ -60,11 +60,11 @@ class Sharing(NamedTuple):
         return torch.cat(parts).reshape(count, *own.shape[1:])
 
     def sums(self, own: Tensor) -> Tensor:
-        """The sum over processes that have their own examples; what all have computed from the same ones stays."""
+        """The sum over processes if each has its own examples; unchanged if all have the same ones."""
         return self.ranks.total(own) if self.apart and self.ranks is not None else own
 
     def pieces(self, count: int, piece: int, few: int) -> list[list[slice]]:
-        """The :meth:`part` of every process (size, steps), cut into as many steps on each, of at most ``few``."""
+        """The :meth:`part` of every process, (size, steps), cut into equally many steps of at most ``few``."""
         parts = self._parts(count, piece)
         steps = max(1, max(-(-(part.stop - part.start) // few) for part in parts))
         return [
@@ -73,7 +73,7 @@ class Sharing(NamedTuple):
         ]
 
     def scattered(self, sums: Tensor, sizes: list[int]) -> Tensor:
-        """(own, ...): of sums (sum(sizes), ...), a part for each process, those of this one, over all processes."""
+        """Add up ``sums`` (sum(sizes), ...) over processes, and return this process's part (own, ...)."""
         if self.ranks is None:
             return sums
         own = sizes[self.ranks.rank]
@@ -85,7 +85,7 @@ class Sharing(NamedTuple):
         return own if self.ranks is None else self.ranks.gathered(own).sum(0)
 
     def same(self, value: Tensor) -> Tensor:
-        """That of the first process."""
+        """The first process's value."""
         return value if self.ranks is None else self.ranks.from_first(value)
 
 
@@ -93,7 +93,7 @@ ALONE = Sharing()
 
 
 def sharing(where: str, group: Any, check: Callable[[], dict[str, Any]], *, apart: bool = False) -> Sharing:
-    """The processes of a group, if there is one, which agree that the check is passed, and on what it returns."""
+    """The processes of a group, if there is one, after agreeing that the check passes and on what it returns."""
     if group is None:
         check()
         return ALONE

@@ -1,21 +1,21 @@
-r"""Few examples: the latent covariance is shrunk towards one that few examples determine.
+r"""For few examples: the latent covariance is shrunk towards one that few examples determine.
 
 The q functions have the values f_i = y(b_i) (q,) at the knots, with the covariance F = K T K^T (K q, K q), T as in
-``_em``. Between two knots a function is known from its values at them, so the blocks F_ii and F_i+1,i of neighbours
-hold the variance of every feature, and the covariances of all features between the same knots. Each is the mean over
-all examples of a few numbers, and well known. The correlations of knots that are far apart are many, and where examples
-are few mostly chance. The target keeps the first, and of the second what varies most; the rest follows the line:
+``_em``. Between two knots a function is determined by its values at them, so the blocks F_ii and F_i+1,i of neighbours
+give the variance of every feature, and the covariances of all features between the same knots. Each is a mean of a few
+numbers over all examples, and well known. The correlations of distant knots are many, and with few examples mostly
+chance. The target keeps the former, and of the latter only what varies most; the rest follows the line:
 
     f = U z + g                                       m patterns across the line, and what they leave
     U U^T = F O (O^T F O)^-1 O^T F,   G = F - U U^T   O (K q, m) spans the patterns that vary most
     g_i+1 = A_i g_i + e_i,   A_i = G_i+1,i G_ii^-1    from knot to knot, e_i independent of all before: a Markov chain
 
-Its blocks of neighbours are those of F. So shrinking changes the variance of no feature, and samples are as wild as the
-examples, no more. In terms of the latent variables y = K^-1 f, with V the covariance of the f above,
+Its blocks of neighbours are those of F. So shrinking changes no feature's variance, and samples are as wild as the
+examples, but no wilder. In terms of the latent variables y = K^-1 f, with V the covariance of the f above,
 
     Q = (1 - part) T + part K^-1 V K^-1
 
-Independent y would not do: from an estimate of T, whose y cancel one another, K makes far larger functions of them.
+Independent y would not do: in an estimate of T the y cancel one another, and without that K makes far larger functions.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EXAMPLES_OF_A_PATTERN = 10  # one pattern is kept for this many
-RIDGE = 1e-6  # of the mean variance of the functions at a knot
-LEAST_RIDGE = 1e-9  # of the mean of a diagonal: what makes rounding harmless
+EXAMPLES_OF_A_PATTERN = 10  # one pattern is kept per this many examples
+RIDGE = 1e-6  # relative to the mean variance of the functions at a knot
+LEAST_RIDGE = 1e-9  # relative to the mean of a diagonal: makes rounding harmless
 
 
 def shrinkage(rank: int, count: int) -> float:
-    """What part of the latent covariance a fit replaces by one that is simpler: much where examples are few.
+    """The fraction of the latent covariance that a fit replaces by a simpler one: large if there are few examples.
 
-    The covariance of ``rank`` latent variables is estimated from ``count`` examples. With fewer examples than that it
-    is all but singular, and held-out examples, which leave the span of the others, become unlikely. So it is mixed with
-    that of smooth functions, which keep the variance of every feature, and the correlations of features whose places
-    are near one another; of the correlations across the line only the strongest patterns, one for ten examples. The
-    part is rank / (rank + count), as if the simpler covariance had been seen in as many examples as there are latent
-    variables; half and a quarter of that were nearly as good (`python -m benchmarks.studies.shrinkage`).
+    The covariance of ``rank`` latent variables is estimated from ``count`` examples. If count is below rank, it is all
+    but singular, and held-out examples, which leave the span of the others, become unlikely. So it is mixed with the
+    covariance of smooth functions. These keep the variance of every feature, and the correlations of features whose
+    places are near one another; of the correlations across the line only the strongest patterns, one per ten examples.
+    The fraction is rank / (rank + count), as if the simpler covariance had been seen in as many examples as there are
+    latent variables; half and a quarter of that were nearly as good (`python -m benchmarks.studies.shrinkage`).
     """
     return rank / (rank + count)
 
 
 def shrunk(moments: Tensor, spread: Tensor, knots: Tensor, tau: float, *, part: float, count: int) -> Tensor:
-    """Q (qK, qK), in float64.
+    """The shrunk covariance Q (qK, qK), in float64.
 
     Args:
         moments (qK, qK): T.
         spread (K, K, q, q): F, block by block.
-        knots (K,), tau: of the kernel.
-        part: of the target, from 0, which changes nothing, to 1.
-        count: of the examples behind T.
+        knots (K,), tau: the knots and the length scale of the kernel.
+        part: the fraction of the target, from 0, which changes nothing, to 1.
+        count: how many examples T comes from.
     """
     if part == 0:
         return moments
@@ -59,14 +59,14 @@ def shrunk(moments: Tensor, spread: Tensor, knots: Tensor, tau: float, *, part: 
     patterns = _patterns(covariance, min(count // EXAMPLES_OF_A_PATTERN, len(covariance) // 4))
     known = patterns @ patterns.mT
     target = known + _chain((covariance - known).reshape(several, q, several, q))
-    for _ in range(2):  # K^-1 from both sides, and back to the order of y: a function after the other
+    for _ in range(2):  # K^-1 from both sides, and back to the order of y: one function after the other
         target = _weights(target.reshape(several, -1), knots.double(), tau).reshape(several, q, -1)
         target = target.transpose(0, 1).reshape(several * q, -1).mT
     return torch.lerp(moments, target, part)
 
 
 def _patterns(covariance: Tensor, most: int) -> Tensor:
-    """U (K q, m) for F (K q, K q). F - U U^T is definite for any O; this one spans F times m even columns of F."""
+    """U (K q, m) for F (K q, K q). F - U U^T is definite for any O; this one spans F times m evenly spaced columns."""
     if most == 0:
         return covariance[:, :0]
     some = torch.linspace(0, len(covariance) - 1, most, device=covariance.device).round().long()
@@ -84,10 +84,10 @@ def _explained(pushed: Tensor, inner: Tensor) -> Tensor:
 
 
 def _chain(covariance: Tensor) -> Tensor:
-    """The covariance (K q, K q) of the Markov chain whose neighbours vary as those of G (K, q, K, q) do.
+    """The covariance (K q, K q) of the Markov chain with the same blocks of neighbours as G (K, q, K, q).
 
-    For j > i it is A_j-1 ... A_i G_ii. The inverse of the matrix with 1 on its diagonal and -A_i below it has all these
-    products: it is applied to the blocks G_ii.
+    For j > i it is A_j-1 ... A_i G_ii. The inverse of the matrix with 1 on its diagonal and -A_i below it contains all
+    these products: it is applied to the blocks G_ii.
     """
     size = covariance.shape[0] * covariance.shape[1]
     same = covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0)

@@ -17,8 +17,8 @@ from laplex.density._places import evenly
 
 NAMED_PLACES = ("tree", "curve", "raster", "random")
 NOISE = 0.25  # of the variance of each feature, at the start
-KNOTS_IN_TAU = 2.0  # tau in distances of neighbouring knots
-TREE_ROWS = 4096  # the examples that an order is found from: its time grows with their square
+KNOTS_IN_TAU = 2.0  # tau in units of the knots' spacing
+TREE_ROWS = 4096  # how many examples the order is found from: the time grows with their square
 
 
 def start(
@@ -30,17 +30,17 @@ def start(
     shape: tuple[int, ...] | None = None,
     seed: int = 0,
 ) -> State:
-    """The state of a fit before its first round. Where examples are apart, all processes must call it.
+    """The state of a fit before its first round. If examples are spread over processes, all must call this.
 
     Args:
-        examples: what is fitted.
-        rank: of the covariance without its diagonal; a multiple of ``functions``.
-        functions: q, how many functions a place has.
-        places: where the features start: "tree", the order of :func:`laplex.seriate`, which knows nothing but the
-            examples; "curve", a Hilbert curve over the positions of pixels; "raster", as they come; "random"; or places
+        examples: the examples to fit.
+        rank: the rank of the covariance without its diagonal; a multiple of ``functions``.
+        functions: q, how many functions each place has.
+        places: where the features start: "tree", the order of :func:`laplex.seriate`, which uses only the examples;
+            "curve", a Hilbert curve over the positions of pixels; "raster", in the order given; "random"; or places
             (n,) in [0, 1].
         shape: (height, width, channels) of an image, for "curve".
-        seed: of random places and weights.
+        seed: determines random places and weights.
     """
     where = "laplex.density.start"
     check_fitted(where, examples)
@@ -57,7 +57,7 @@ def start(
     count = rank // functions
     deviation = examples.variance.sqrt()
     drawn = torch.randn(functions, examples.dim, generator=generator).to(**like)
-    # Neighbours vary together, so one function starts as their mean; several must start different from one another.
+    # Neighbours vary together, so a single function starts as their mean; several must start out different.
     shares = drawn if functions > 1 else torch.ones_like(drawn)
     return State(
         a=a,

@@ -1,4 +1,4 @@
-r"""A Gaussian over n features whose factor is made of Laplace kernels, never formed.
+r"""A Gaussian over n features whose factor is made of Laplace kernels and never formed.
 
     F = sum over i of diag(w_i) A L_i^T,       A = K(a, b; tau, phi, psi)
 
@@ -8,8 +8,8 @@ r"""A Gaussian over n features whose factor is made of Laplace kernels, never fo
     M = 1 + F^T D^-1 F = 1 + sum over i, j of L_i G_ij L_j^T,      G_ij = A^T diag(w_i w_j / d^2) A       r x r, k x k
     u = F^T D^-1 y     = sum over i of L_i A^T (w_i / d^2 * y)
 
-Nothing of size n x k or n x n exists. What is r x r or k x k is float64. A diagonal L, of as many numbers as there are
-knots, makes M a scaled Gram matrix plus 1: then M is never formed either, and solved in O(k).
+Nothing of size n x k or n x n exists. r x r and k x k matrices are float64. With a diagonal L, which has one number per
+knot, M is a scaled Gram matrix plus 1: then M is never formed either, and is solved in O(k).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from laplex._operator import LaplaceOperator
 from laplex.density._factor import Capacitance, Cholesky, FactorGaussian, Statistics
 from laplex.density._reading import weighted
 
-READ_AT_ONCE = 1 << 28  # numbers of x, times components, whose weighted copy a training step may keep
-DENSE_LATENTS = 1 << 13  # above it a diagonal latent covariance is not made dense to condition on features
+READ_AT_ONCE = 1 << 28  # numbers of x, times components, of which a training step may keep a weighted copy
+DENSE_LATENTS = 1 << 13  # larger diagonal latent covariances are not made dense to condition on features
 
 
 class StructuredGaussian(FactorGaussian):
-    """The distribution; see the head of this module for the letters. Its tensors are not checked.
+    """The distribution; the module's docstring explains the letters. Its tensors are not checked.
 
-    It is what a module such as :class:`laplex.density.LaplexGaussian` is at one moment of its training, and what
-    ``marginal`` and ``condition`` return.
+    It is the distribution that a module such as :class:`laplex.density.LaplexGaussian` has at one moment of its
+    training, and the class that ``marginal`` and ``condition`` return.
 
     Args:
         mean (n,), noise (n,), weight (I, n): m, d and w.
@@ -74,14 +74,14 @@ class StructuredGaussian(FactorGaussian):
         return total  # type: ignore[no-any-return]
 
     def statistics(self, x: Tensor) -> Statistics:
-        """What the likelihood needs of x (..., n). Gradients keep one copy of it, or none if it is very large."""
+        """What the likelihood needs to know about x (..., n). Gradients keep one copy of x, or none if it is huge."""
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         parts = max(1, READ_AT_ONCE // max(1, len(rows) * len(self.weight)))
         features = [self._mean, self.noise, self.weight, self.a, *([] if self.phases is None else [self.phases[0]])]
         split = zip(rows.split(parts, -1), *(one.split(parts, -1) for one in features), strict=True)
         knots = [self.b, self.tau, *([] if self.phases is None else [self.phases[1]])]
         compute: Callable[..., tuple[Tensor, Tensor]] = _part_statistics
-        if torch.is_grad_enabled() and x.shape[-1] > parts:  # computed once more in backward
+        if torch.is_grad_enabled() and x.shape[-1] > parts:  # recomputed in backward
             compute = partial(checkpoint, _part_statistics, use_reentrant=False, preserve_rng_state=False)
         squares: Any = 0.0
         pulled: Any = 0.0
@@ -92,7 +92,7 @@ class StructuredGaussian(FactorGaussian):
         return Statistics(squares.reshape(x.shape[:-1]), latents)
 
     def capacitance(self) -> Capacitance:
-        """M, by its Cholesky factor, or for a diagonal L by a solver that never forms it."""
+        """M as its Cholesky factor or, for a diagonal L, as a solver that never forms it."""
         if self.factor.dim() == 1:
             return self._scaled_gram(self.noise)
         unit = torch.eye(self.latents, dtype=torch.float64, device=self.factor.device)
@@ -114,7 +114,7 @@ class StructuredGaussian(FactorGaussian):
         return total  # type: ignore[no-any-return]
 
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> StructuredGaussian:
-        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
+        """Only the features ``indices`` (s,), with another mean (s,). Given M, z has the covariance M^-1, not 1."""
         factor = self.factor
         if covariance is not None:
             factor = _narrowed(factor, covariance)
@@ -123,7 +123,7 @@ class StructuredGaussian(FactorGaussian):
         return StructuredGaussian(mean, self.noise[indices], self.weight[:, indices], factor, anchors, self.tau, phases)
 
     def _scaled_gram(self, noise: Tensor) -> _Quasiseparable:
-        """Of a diagonal L."""
+        """M for a diagonal L."""
         phi, psi = self._wide_phases()
         kernel = LaplaceOperator(self.b.double(), self.a.double(), self.tau.double(), phi=psi, psi=phi)
         return _Quasiseparable(kernel.gram((self.weight[0].double() / noise.double()).square()), self.factor.double())
@@ -143,13 +143,13 @@ class StructuredGaussian(FactorGaussian):
 
 
 def _part_statistics(part: Sequence[Tensor], knots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Of some features x (B, s): the sum of y^2 / d^2 (B,), and A^T (w_i / d^2 * y) (I, B, k), in float64."""
+    """For some features x (B, s): the sum of y^2 / d^2 (B,), and A^T (w_i / d^2 * y) (I, B, k), in float64."""
     x, mean, noise, weight, a, *phi = part
     b, tau, *psi = knots
     phases: dict[str, Any] = {"phi": psi[0], "psi": phi[0]} if psi else {}
     inverse = noise.reciprocal()
     squares, product = weighted(x, mean, inverse, weight * inverse)
-    with _autocast.off(x.device):  # half precision would be far from an exact likelihood
+    with _autocast.off(x.device):  # in half precision the likelihood would be far from exact
         return squares, linear(product, b, a, tau, **phases).double()
 
 
@@ -184,7 +184,7 @@ class _Quasiseparable:
 
 
 def _narrowed(factor: Tensor, covariance: Capacitance) -> Tensor:
-    """L (I, r, k) of latent variables with the covariance M^-1 = C^-T C^-1: C^-1 L."""
+    """L (I, r, k) for latent variables with the covariance M^-1 = C^-T C^-1: C^-1 L."""
     if factor.dim() == 1:
         if len(factor) > DENSE_LATENTS:
             raise ValueError(

@@ -15,7 +15,7 @@ from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import LaplexGaussian
 from laplex.distributed._ranks import Ranks
 
-LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
+LOOK = 16  # steps between two checks that all was finite: a check waits for the device
 
 
 class Trainer:
@@ -26,18 +26,18 @@ class Trainer:
 
     Args:
         model: a density: a module whose forward gives log-likelihoods (B,) of x (B, n), such as
-            :class:`laplex.density.LaplexGaussian`, or a DistributedDataParallel of one. Where ``examples`` are apart
-            it is one that processes train together: a DistributedDataParallel, or with DTensors as parameters.
-        examples: what is fitted. Its mean must be the model's, which ``start`` sees to, or
+            :class:`laplex.density.LaplexGaussian`, or a DistributedDataParallel of one. If ``examples`` are spread over
+            processes, these must train it together: a DistributedDataParallel, or a module of DTensor parameters.
+        examples: the examples to fit. Their mean must be the model's, which ``start`` ensures, or
             ``model.mean.copy_(examples.mean)``.
         lr: the learning rate.
-        batch: examples in a step, over all processes.
-        seed: of the order of examples.
+        batch: the number of examples in a step, over all processes.
+        seed: determines the order of examples.
         share: (index, count) of this process among those that train together; each takes its part of every batch.
-            Where ``examples`` are apart it is not given: each process takes as many of its own, and leaves out those
-            that it has more than others.
+            Not given if ``examples`` are spread over processes: then each takes equally many of its own, and leaves
+            out any that it has in excess.
         start: whether a new model starts from the examples, if it can
-            (:meth:`laplex.density.LaplexGaussian.start_from`). One that was trained, loaded or started before
+            (:meth:`laplex.density.LaplexGaussian.start_from`). A model that was trained, loaded or started before
             continues from where it is.
     """
 
@@ -73,21 +73,21 @@ class Trainer:
             )
         self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
         self._share = share
-        # As many steps on all processes: so many of its own examples each of them has.
+        # All processes must take equally many steps, so each uses as many of its own examples as every process has.
         self._fewest = None if examples.ranks is None else _fewest(examples.ranks, len(examples))
         if start:
             _start(model, examples, self.seed)
-        self._accepted = False  # whether the model has taken examples of this kind
+        self._accepted = False  # whether the model has accepted examples of this kind
         self._optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
-        # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
-        # from the host, every step whose gradients are not finite, and the scale falls below 1.
+        # A gradient scaler that never scales: a fused optimizer then skips, on the device and without involving the
+        # host, every step whose gradients are not finite, and the scale falls below 1.
         self._watch = torch.amp.GradScaler(examples.device.type, init_scale=1.0, growth_interval=2**31 - 1)
         self._one = torch.ones((), dtype=torch.float64, device=examples.device)
 
     def epoch(self) -> float:
-        """One step for each full batch of the examples; the mean log-likelihood, each before its step.
+        """Take one step per full batch; returns the mean log-likelihood, of each batch before its step.
 
-        It is that of this process's part of every batch, where several train together.
+        If several processes train together, it is that of this process's part of every batch.
 
         Raises:
             FloatingPointError: the gradients of a batch are not finite; the parameters are those before its step. Or an
@@ -104,7 +104,7 @@ class Trainer:
         return float(total) / len(batches)
 
     def _checked_step(self, x: Tensor) -> Tensor:
-        """A step. If the model refuses examples although it took earlier ones, steps have spoiled its parameters."""
+        """Take a step. If the model refuses examples but accepted earlier ones, steps have spoiled its parameters."""
         try:
             likelihood = self.step(x)
         except ValueError as error:
@@ -119,10 +119,10 @@ class Trainer:
 
     @_autocast.unaffected
     def step(self, x: Tensor) -> Tensor:
-        """One step on examples (B, n); their mean log-likelihood before it, which waits for no device."""
+        """Take a step on examples (B, n). Returns their mean log-likelihood before it, and waits for no device."""
         self._optimizer.zero_grad(set_to_none=True)
         likelihood: Tensor = self.model(x).mean()
-        # Once a step was left out, all are, until the host looks: the parameters stay those before it.
+        # Once a step was skipped, all are, until the host checks: the parameters stay as they were before it.
         alive = torch.where(self._watch.scale(self._one) < 1.0, torch.nan, self._one)
         self._watch.scale(-likelihood / x.shape[-1] * alive).backward()
         self._watch.step(self._optimizer)
@@ -147,21 +147,21 @@ class Trainer:
         self.epochs = state["epochs"]
 
     def _batches(self) -> list[Tensor]:
-        """Row numbers of each batch of this epoch, those of this process."""
+        """This process's row numbers in each batch of this epoch."""
         generator = torch.Generator().manual_seed(((self.seed << 20) + self.epochs) % 2**63)
         order = torch.randperm(len(self.examples), generator=generator)
         index, count = self._share
         if self._fewest is not None:  # all of its own
             order, index, count = order[: self._fewest], 0, 1
         batch = self.batch if self._fewest is None else self.batch // self._share[1]
-        size = min(batch, len(order) // count * count)  # so that all processes have as many
-        # Where the values are: an index on the host would make every step wait for the device.
+        size = min(batch, len(order) // count * count)  # so that all processes have equally many
+        # On the device of the values: an index on the host would make every step wait for the device.
         batches = order[: len(order) // size * size].to(self.examples.values.device).split(size)
         return [rows[index::count] for rows in batches]
 
 
 def _share(where: str, share: tuple[int, int], examples: Examples) -> tuple[int, int]:
-    """(index, count) of this process, which examples that are apart know."""
+    """(index, count) of this process; examples that are spread over processes provide it."""
     if examples.ranks is None:
         return share
     if share != (0, 1):
@@ -170,7 +170,7 @@ def _share(where: str, share: tuple[int, int], examples: Examples) -> tuple[int,
 
 
 def _require_shared(where: str, model: nn.Module, examples: Examples) -> None:
-    """Raise where every process would train a model of its own, on the examples that it has."""
+    """Raise if every process would train a model of its own, on its own examples."""
     if examples.ranks is None or examples.ranks.size == 1 or isinstance(model, DistributedDataParallel):
         return
     if not any(is_dtensor(one) for one in model.parameters()):
@@ -181,17 +181,17 @@ def _require_shared(where: str, model: nn.Module, examples: Examples) -> None:
 
 
 def _fewest(ranks: Ranks, own: int) -> int:
-    """The examples of the process that has the fewest."""
+    """How many examples the process with the fewest has."""
     return int(ranks.gathered(torch.tensor(own, device=ranks.device)).min())
 
 
 def _start(model: nn.Module, examples: Examples, seed: int) -> None:
-    """Start a model that knows nothing yet; all processes of a DistributedDataParallel as the first one does."""
+    """Start a model that is still untrained; with DistributedDataParallel, on all processes as on the first one."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     if not (isinstance(inner, LaplexGaussian) and inner._knows_nothing()):
         return
     inner.start_from(examples, seed=seed)
-    if isinstance(model, DistributedDataParallel):  # which gave all processes the same parameters before
+    if isinstance(model, DistributedDataParallel):  # which had given all processes the same parameters
         first = torch.distributed.get_global_rank(model.process_group, 0)
         for one in (*inner.parameters(), *inner.buffers()):
             torch.distributed.broadcast(one.detach(), first, group=model.process_group)

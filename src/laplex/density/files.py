@@ -1,8 +1,8 @@
-"""Model files: the tensors of a density as safetensors, and in their metadata what is needed to make it again.
+"""Model files: the tensors of a density as safetensors, with what is needed to make it again in the metadata.
 
-The metadata has one entry, "laplex", a JSON object with sorted keys. Of two entries safetensors would write either one
-first, and equal models would have files of different bytes. Every file is written next to its place and then moved
-there, so an interruption leaves the old file or the new one.
+The metadata has one entry, "laplex", a JSON object with sorted keys. With two entries safetensors might write either
+one first, and equal models would have files of different bytes. Every file is written under a temporary name and then
+renamed, so an interruption leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def save(path: Path | str, model: Model, shape: tuple[int, ...] | None = None, **about: Any) -> None:
-    """Write a model into a file, in one step.
+    """Write a model to a file, in one step.
 
     Args:
         path: the file; its folder must exist.
         model: a :class:`laplex.density.LaplexGaussian` or :class:`laplex.density.PlacedGaussian`.
         shape: (height, width, channels) of an image; None if examples are not images.
-        about: anything else that JSON can hold, such as ``units="1/255"``; :func:`load` returns it.
+        about: anything else that JSON can represent, such as ``units="1/255"``; :func:`load` returns it.
     """
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
@@ -52,7 +52,7 @@ def _refuse_shape(shape: tuple[int, ...], dim: int) -> None:
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, dict[str, Any]]:
-    """A model from a file of :func:`save`, and what the file says about it.
+    """A model from a file written by :func:`save`, and what the file says about it.
 
     Args:
         path: the file.
@@ -60,7 +60,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, d
 
     Returns:
         the model, and a dictionary: "shape" of an image, or None; "laplex", the version that wrote the file; "class"
-        and "arguments" of the model; and what else ``save`` was given.
+        and "arguments" of the model; and anything else that ``save`` was given.
     """
     tensors, about = read(path, "model")
     if about.get("class") not in MODELS:
@@ -80,7 +80,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, d
 
 
 def _arguments(model: Model) -> dict[str, Any]:
-    """What the constructor needs."""
+    """The arguments with which the constructor makes the same model."""
     arguments: dict[str, Any] = {"dim": model.dim, "rank": model.rank, "dtype": str(model.mean.dtype).split(".")[1]}
     if isinstance(model, LaplexGaussian):
         return arguments | {"components": model.components, "phase": model.phi is not None, "latent": model.latent}
@@ -91,7 +91,7 @@ def _arguments(model: Model) -> dict[str, Any]:
 
 
 def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write tensors, and a dictionary for JSON, as one of our files, of this kind."""
+    """Write tensors, and a dictionary for JSON, to one of our files, of this kind."""
     library = require("laplex.density.files.save")
     content = {"format": FORMAT, "kind": kind, "laplex": __version__, "about": about}
     parts = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
@@ -101,14 +101,14 @@ def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[s
 
 
 def read(path: Path | str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors, on the CPU, and the dictionary of a file of this kind; ValueError if it is not one of ours."""
+    """The tensors, on the CPU, and the dictionary in a file of this kind; ValueError if it is not one of ours."""
     require("laplex.density.files.load")
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(path), framework="pt") as file:
             content = json.loads((file.metadata() or {})["laplex"])
-            # Memory of torch's own is aligned; that of the file is not, and sums may depend on it in the last bit.
+            # Torch's own memory is aligned; that of the file is not, which may change the last bit of sums.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise ValueError(_refused(path, kind, f"which cannot be read ({error.strerror or error})")) from None
@@ -136,7 +136,7 @@ def _refused(path: Path | str, kind: str, why: str) -> str:
 
 
 def require(where: str) -> Any:
-    """The library that writes the files, or an error that says that it is missing."""
+    """The library that writes the files; raises if it is missing."""
     try:
         import safetensors.torch
     except ImportError:

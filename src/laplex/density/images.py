@@ -1,16 +1,16 @@
-"""Images in, as rows of numbers: a folder, one image, an .npz file of packed images or of an array, or an .npy file.
+"""Reading images as rows of numbers: a folder, one image, an .npz file of packed images or arrays, or an .npy file.
 
     load("photographs", side=64)       a folder, searched with its subfolders; images of any size become squares
     load("photograph.jpg")             one image
-    load("photographs.npz:train")      one part of an .npz file; without ":train" where the file has only one
+    load("photographs.npz:train")      one part of an .npz file; ":train" may be left out if the file has only one
     load("pixels.npy")                 (N, height, width, channels), (N, height, width) or (N, n), mapped into memory
     bundled()                          a small set that comes with laplex
 
 Packed images are one array of bytes, 1-dimensional and uint8, and one array of offsets: image i of `jpeg` and `off` is
 jpeg[off[i]:off[i + 1]], a whole file of any format that Pillow opens. `webp_train` belongs to `off_train` and is the
-part "train" of its file; `jpeg` belongs to `off` and is the part "jpeg". An array of images is a part by its own name.
+part "train" of its file; `jpeg` belongs to `off` and is the part "jpeg". The part of an array of images has its name.
 
-Images with transparent pixels are shown over white: the colour that a file has under a transparent pixel is arbitrary.
+Images with transparent pixels are put on white: the colour that a file stores for a transparent pixel is arbitrary.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pictures:
     Attributes:
         values (N, n): uint8, which counts in units of 1/255, or floating point. Those of an .npy file are read from it
             as they are used, and must not be written to.
-        shape: (height, width, channels) of an image, n numbers in this order; None if the file does not say.
+        shape: (height, width, channels) of an image, whose n numbers are in this order; None if the file does not say.
         skipped: the names of images that could not be read.
     """
 
@@ -71,12 +71,12 @@ def load(
 
     Args:
         source: a folder, an image, an .npz file with or without ":" and the name of a part, or an .npy file.
-        side: the side of the squares; images are resized to cover it and cropped at the centre. A folder needs it.
+        side: the side of the squares; images are resized to cover it and cropped at the centre. Required for a folder.
             One image and packed images keep their size if it is left out. Arrays are not resized: for (N, n) it gives
             the shape.
-        channels: 3 for RGB, 1 for grey; that of the images if it is left out and they all agree.
-        count: how many images to read, the first that can be; the others are not decoded. All if it is left out.
-        progress: called with the number of images that are decoded, and of all; None shows a bar.
+        channels: 3 for RGB, 1 for grey; taken from the images if it is left out, and then they must all agree.
+        count: how many images to read: the first that can be read; the others are not decoded. All if it is left out.
+        progress: called with the number of images decoded so far and the total; None shows a bar.
     """
     side = None if side is None else integer(WHERE, "side", side)
     if channels not in (None, 1, 3):
@@ -100,12 +100,12 @@ def bundled() -> tuple[Pictures, Pictures]:
     """Photographs that come with laplex, 64 x 64 x 3: 414 to fit, and 64 of other photographs to evaluate.
 
     They are quarters of 126 photographs in the public domain (CC0), of 1024 x 1024 pixels each, from the wallpapers of
-    two Linux distributions. Every quarter was reduced eightfold with Lanczos' filter. Nearly constant quarters, those
-    with a standard deviation below 0.05 (a mean over channels), were left out. The others were shuffled and saved as
-    JPEG of quality 95, with colours at full resolution. No photograph has quarters in both parts.
+    two Linux distributions. Every quarter was reduced eightfold with the Lanczos filter. Nearly constant quarters, with
+    a standard deviation below 0.05 (averaged over channels), were left out. The others were shuffled and saved as JPEG
+    of quality 95, with colours at full resolution. No photograph has quarters in both parts.
 
-    The file is photographs.npz next to this module. Its array `credits` names the photographs and their authors, and
-    image i of the part "train" is of the photograph credits[credit_train[i]].
+    The file is photographs.npz next to this module. Its array `credits` names the photographs and their authors;
+    image i of the part "train" comes from the photograph credits[credit_train[i]].
     """
     path = Path(__file__).with_name("photographs.npz")
     train, val = (load(f"{path}:{part}", progress=lambda done, total: None) for part in ("train", "val"))
@@ -212,7 +212,7 @@ def _unpacked(path: Path, names: Sequence[str], data: Array, ends: Array) -> lis
 
 @contextmanager
 def _translated(path: Path) -> Iterator[None]:
-    """What NumPy and zipfile raise, as an error that names the file."""
+    """Turn what NumPy and zipfile raise into an error that names the file."""
     try:
         yield
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
@@ -223,7 +223,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _kind(file: zipfile.ZipFile, name: str) -> Kind:
-    """Shape and dtype, out of the header: the other part of a file may be gigabytes."""
+    """Shape and dtype, read from the header: the rest of a file may be gigabytes."""
     with file.open(f"{name}.npy") as stream:
         old = np.lib.format.read_magic(stream) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
@@ -243,11 +243,11 @@ def _array(file: zipfile.ZipFile, name: str) -> Array:
 def _decoder(
     path: Path, sources: list[Source], side: int | None, channels: int | None
 ) -> Callable[[Source], Array | None]:
-    """What makes the sources images of one size, with as many channels."""
+    """A function that decodes sources into images of one size and number of channels."""
     size = None if side is None else (side, side)
     if size is None or channels is None:
         known = [header for header in headers(WHERE, sources) if header is not None]
-        known = known or [Header(1, 1, 1)]  # none can be read, which is said later
+        known = known or [Header(1, 1, 1)]  # none can be read, which is reported later
         size = size or _common_size(path, known)
         channels = channels or _common_channels(path, known)
     return decoder(WHERE, size[0], width=size[1], channels=channels, upright=True)
@@ -293,11 +293,11 @@ def _from_array(path: Path, array: Array, side: int | None, channels: int | None
 
 
 def _array_shape(path: Path, array: Array, side: int | None, channels: int | None) -> Shape | None:
-    """(height, width, channels), which must be what is asked for; an array (N, n) does not say, but n must fit."""
+    """(height, width, channels), which must be as requested; an array (N, n) does not say, but n must fit."""
     if array.ndim == 2:
         if side is None and channels is None:
             return None
-        rows = side or 0  # no n fits channels alone
+        rows = side or 0  # no n fits if only channels is given
         shape = rows, rows, channels or array.shape[1] // max(rows**2, 1)
     else:
         shape = array.shape[1], array.shape[2], array.shape[3] if array.ndim == 4 else 1
@@ -311,7 +311,7 @@ def _array_shape(path: Path, array: Array, side: int | None, channels: int | Non
 
 
 def _shared(array: Array) -> Tensor:
-    """A tensor on the same memory. A copy-on-write map would be refused where the file is larger than memory."""
+    """A tensor that shares the memory. A copy-on-write map would be refused for a file larger than memory."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

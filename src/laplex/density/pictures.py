@@ -1,4 +1,4 @@
-"""Pictures out, as PNG files by Pillow.
+"""Writing pictures, as PNG files with Pillow.
 
     grid(path, rows, shape)            images in labelled rows, such as inputs, reconstructions and samples
     separate(folder, images, shape)    each image as a file of its own
@@ -28,15 +28,15 @@ Shape = tuple[int, int, int]
 
 
 def grid(path: str | Path, rows: Rows, shape: Shape) -> None:
-    """Images in rows, as a PNG file. Tiny images are magnified, large ones are reduced.
+    """Write rows of images to one PNG file. Tiny images are magnified, large ones are reduced.
 
     Args:
         path: the file.
-        rows: a label and images (m, n) for each row, floating point from 0 to 1 or uint8; what lies beyond is cut off.
+        rows: a label and images (m, n) for each row, floating point from 0 to 1 or uint8; values beyond are clamped.
         shape: (height, width, channels) of an image, with n numbers; 1 channel or 3.
     """
     where = f"{MODULE}.grid"
-    pillow(where)  # an error before anything is done
+    pillow(where)  # raises before anything is done
     _check_rows(where, rows, shape)
     tiles = [[_tile(one, shape) for one in images] for _, images in rows]
     with replaced(Path(path)) as file:
@@ -44,11 +44,11 @@ def grid(path: str | Path, rows: Rows, shape: Shape) -> None:
 
 
 def separate(folder: str | Path, images: Mapping[str, Tensor], shape: Shape) -> list[Path]:
-    """Each image as a PNG file of its own size, such as samples-0001.png; their paths.
+    """Write each image to a PNG file of its own size, such as samples-0001.png, and return the paths.
 
     Args:
-        folder: where they are put; it must exist.
-        images: images (m, n) under a label, which begins the names of their files; else as the rows of :func:`grid`.
+        folder: where the files go; it must exist.
+        images: images (m, n) by label, which begins their file names; otherwise like the rows of :func:`grid`.
         shape: see :func:`grid`.
     """
     where = f"{MODULE}.separate"
@@ -86,7 +86,7 @@ def _check_rows(where: str, rows: Rows, shape: Shape) -> None:
 
 
 def _tile(image: Tensor, shape: Shape) -> Any:
-    """One image (n,) at the size it is shown."""
+    """One image (n,) at the size at which it is shown."""
     from PIL import Image
 
     picture, side = Image.fromarray(_pixels(image, shape).expand(*shape[:2], 3).numpy()), max(shape[:2])
@@ -106,7 +106,7 @@ def _pixels(image: Tensor, shape: Shape) -> Tensor:
 
 
 def _text(text: str) -> Any:
-    """A label as an image just large enough, in lines no wider than ``LABEL`` if words allow it."""
+    """A label as an image just large enough, in lines no wider than ``LABEL`` if its words allow."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(FONT)
@@ -126,7 +126,7 @@ def _text(text: str) -> Any:
 
 
 def _sheet(labels: list[Any], tiles: list[list[Any]]) -> Any:
-    """Everything in its place: a label to the left of each row."""
+    """The whole picture, with a label to the left of each row."""
     from PIL import Image
 
     width, height = tiles[0][0].size

@@ -1,7 +1,7 @@
-"""The arguments, wherever they are: files of numbers that are read in blocks, or arrays that are in memory anyway.
+"""The arguments, wherever they are: files of numbers, which are read in blocks, or arrays that are in memory anyway.
 
-What a memory map points to is read from its file, not through the map: pages of a map that were read count as memory of
-the process.
+The numbers of a memory map are read from its file, not through the map, because pages that have been read through a
+map count as memory of the process.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from laplex.disk._files import Traffic, advise, read_into, settle_time
 
 DTYPES = {np.dtype("float32"), np.dtype("float64")}
 SAFETENSORS = {"F32": "float32", "F64": "float64"}
-MOST_HEADER = 100 << 20  # bytes of a safetensors header, as the format has it
-PROBES, PROBE = 16, 1024  # places of a file, and numbers at each, that tell files apart
-MAPS = Path("/proc/self/maps")  # what is mapped into this process, on Linux
-DIGESTED = 1 << 20  # numbers in memory that are digested at a time
+MOST_HEADER = 100 << 20  # bytes of a safetensors header: the limit of the format
+PROBES, PROBE = 16, 1024  # places in a file, and numbers read at each, to tell files apart
+MAPS = Path("/proc/self/maps")  # lists what is mapped into this process, on Linux
+DIGESTED = 1 << 20  # numbers in memory that are hashed at a time
 
 
 class Region(NamedTuple):
-    """Numbers in a file, in the order of C."""
+    """Numbers in a file, in C order."""
 
     path: Path
-    offset: int  # in bytes, of the first
+    offset: int  # of the first number, in bytes
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 class Stored:
-    """One argument as rows (m, size), of which blocks of columns are read.
+    """One argument as rows (m, size), read in blocks of columns.
 
     Args:
-        shape: that of the argument, (..., size).
+        shape: the shape of the argument, (..., size).
         region: the numbers, if they are in a file.
         array: the numbers (m, size), if they are in memory.
         traffic: counts the bytes that are read.
@@ -60,7 +60,7 @@ class Stored:
             self._file.close()
 
     def read(self, first: int, last: int, *, ahead: int = 0) -> np.ndarray[Any, Any]:
-        """Columns [first, last) of all rows, (m, last - first); as many as ``ahead`` are read next."""
+        """Columns [first, last) of all rows, (m, last - first). The system may prefetch the ``ahead`` columns after."""
         if self._file is None:
             block = np.array(self._numbers[:, first:last])
             self._traffic.read += block.nbytes
@@ -77,7 +77,7 @@ class Stored:
         return self.region.offset + (row * self.size + column) * self.dtype.itemsize
 
     def identity(self) -> dict[str, Any]:
-        """What tells this argument from another of the same name; of a file most of it without reading it."""
+        """Properties that tell this argument from another of the same name; most of a file is not read for this."""
         known: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype.name, "digest": self._digest()}
         if self._file is not None:
             settle_time(self._file)
@@ -86,7 +86,7 @@ class Stored:
         return known
 
     def _digest(self) -> int:
-        """Of some numbers of a file, whose time says the rest; of all numbers in memory, which has no time."""
+        """A checksum of some of a file's numbers (its time covers the rest), or of all numbers if in memory."""
         digest = 0
         if self._file is None:
             for row in self._numbers:
@@ -99,13 +99,13 @@ class Stored:
 
 
 def _probes(size: int) -> Iterator[tuple[int, int]]:
-    """The parts of so many numbers that are compared where not all are: the first, the last, and some in between."""
+    """The spans to compare when not all ``size`` numbers are: the first, the last, and some in between."""
     for start in np.linspace(0, max(size - PROBE, 0), PROBES).astype(np.int64).tolist():
         yield start, min(start + PROBE, size)
 
 
 def stored(where: str, name: str, value: Any, traffic: Traffic) -> Stored:
-    """The argument ``name``, from anything that has numbers: see :func:`laplex.disk.linear`."""
+    """The argument ``name``, from any of the forms that :func:`laplex.disk.linear` accepts."""
     region, array = _located(where, name, value)
     shape = region.shape if region is not None else array.shape
     dtype = region.dtype if region is not None else array.dtype
@@ -144,7 +144,7 @@ def _located(where: str, name: str, value: Any) -> tuple[Region | None, Any]:
 
 
 def _rows(where: str, name: str, array: Any) -> Any:
-    """An array in memory as (m, size), which is a view of it."""
+    """An array in memory, viewed as (m, size)."""
     if array.ndim > 2 and not array.flags.c_contiguous:
         raise ValueError(
             f"{where}: `{name}` with more than two dimensions must be contiguous, got strides {array.strides}"
@@ -176,7 +176,7 @@ def _npy_region(where: str, name: str, path: Path) -> Region:
 
 
 def _safetensors_region(where: str, name: str, path: Path, tensor: str) -> Region:
-    """A tensor of a safetensors file: eight bytes with the length of a JSON header, the header, and the numbers."""
+    """A tensor in a safetensors file: eight bytes with the length of a JSON header, the header, then the numbers."""
     required = f"{where}: `{name}` must be a tensor of a .safetensors file, got {path}"
     try:
         with path.open("rb") as file:
@@ -217,7 +217,7 @@ def _memmap_region(array: np.ndarray[Any, Any]) -> Region | None:
     if array.mode in ("r+", "w+"):
         array.flush()
     begin = np.frombuffer(mapped, np.uint8).ctypes.data
-    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # of the map within the file
+    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # where in the file the map starts
     return _still_there(Region(Path(path), start + array.ctypes.data - begin, array.dtype, array.shape), array)
 
 
@@ -232,7 +232,7 @@ def _tensor_region(value: torch.Tensor) -> Region | None:
 
 
 def _still_there(region: Region, array: np.ndarray[Any, Any]) -> Region | None:
-    """The region, unless its path now names another file than the one that was mapped: a file may be replaced."""
+    """The region, or None if its path now names a different file from the one mapped: files get replaced."""
     if not region.path.is_file() or region.path.stat().st_size < region.offset + array.nbytes:
         return None
     same = _is_mapped_at(region.path, array.ctypes.data) if MAPS.exists() else _has_numbers(region, array)
@@ -242,7 +242,7 @@ def _still_there(region: Region, array: np.ndarray[Any, Any]) -> Region | None:
 def _is_mapped_at(path: Path, address: int) -> bool:
     """Whether the memory at an address is a map of the file that has this path now.
 
-    A line of MAPS is: first-last permissions offset device inode path. Of a file that was moved it has the new path.
+    A line of MAPS is: first-last permissions offset device inode path. If a file was moved, it shows the new path.
     """
     with MAPS.open(encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
@@ -254,7 +254,7 @@ def _is_mapped_at(path: Path, address: int) -> bool:
 
 
 def _has_numbers(region: Region, array: np.ndarray[Any, Any]) -> bool:
-    """Whether a file has some of the numbers of an array where the array was mapped from."""
+    """Whether some of an array's numbers are still in the file, where the array was mapped from."""
     mapped = array.reshape(-1)
     for first, last in _probes(array.size):
         offset = region.offset + first * array.itemsize

@@ -1,12 +1,12 @@
-"""Borders that cut the line into buckets of which each fits into memory.
+"""Borders that cut the line into buckets, each of which fits into memory.
 
 With borders S_1 < S_2 < ..., bucket j has all anchors with S_j <= anchor < S_{j+1}. Equal anchors are in one bucket,
-whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the
-value to the next one that the dtype has, if it has one; such a bucket may have any size: its rows differ in nothing but
-phases.
+whichever side they are on, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from
+that value to the next one in the dtype, if there is one. Such a bucket may have any size: its rows differ only in
+their phases.
 
-Borders come from a sample of numbers at evenly spaced places. What the sample has missed shows when anchors were
-counted: a bucket that is too large gets more borders then, from a sample of that bucket.
+Borders come from a sample of numbers at evenly spaced places. What the sample missed shows once anchors have been
+counted: a bucket that is too large then gets more borders, from a sample of that bucket.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from laplex import _checks
 from laplex.disk._arrays import Stored
 
 PLACES, RUN = 4096, 64  # a sample has this many places, and this many numbers at each
-LEAST_PLACES = 64  # also where there is little memory
-SAMPLED = 400  # bytes of memory for each number of a sample, of which finding borders takes about 100
-FILL = 0.6  # of the capacity, which a bucket should have; a bucket's count in the sample is off by a few percent
+LEAST_PLACES = 64  # even if there is little memory
+SAMPLED = 400  # bytes of memory per number of a sample, of which finding borders takes about 100
+FILL = 0.6  # target size of a bucket relative to the capacity; counts from the sample are off by a few percent
 HEAVY = 0.2  # of the capacity: a value with more than that in the sample gets a bucket of its own
-CELLS = 20  # bits of the table that finds buckets
+CELLS = 20  # leading bits that index the table that finds buckets
 CHUNK = 1 << 16  # anchors whose buckets are found at a time: their bits stay in the cache
-MOST_BUCKETS = (1 << 16) - 1  # labels are uint16, and one label is that of cells with a border inside
+MOST_BUCKETS = (1 << 16) - 1  # labels are uint16, and one label marks cells with a border inside
 
 
 class NotFiniteError(ValueError):
-    """Anchors are not finite: what was done so far is of no use."""
+    """Anchors are not finite, so everything done so far is useless."""
 
 
 def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
-    """Anchors that are finite, with 0 for -0."""
+    """The anchors, with 0 for -0, after checking that they are finite."""
     if not np.isfinite(anchors).all():
         raise NotFiniteError(_checks.not_finite(where, name))
     positive: np.ndarray[Any, Any] = anchors + anchors.dtype.type(0)
@@ -41,14 +41,14 @@ def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[A
 
 
 class Sample(NamedTuple):
-    """Anchors (count,) that stand for so many."""
+    """Anchors (count,) that stand for ``total`` anchors."""
 
     values: np.ndarray[Any, Any]
     total: int
 
 
 def sample(anchors: Stored, name: str, where: str, memory: int) -> Sample:
-    """Anchors at evenly spaced places; all, if there are few."""
+    """A sample of anchors at evenly spaced places; all of them if there are few."""
     places = max(LEAST_PLACES, min(PLACES, memory // (RUN * SAMPLED)))
     if anchors.size <= places * RUN:
         values = anchors.read(0, anchors.size)[0]
@@ -75,28 +75,28 @@ def chosen(samples: list[Sample], capacity: float) -> np.ndarray[Any, Any]:
 
 
 def _next(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The next number that the dtype has; infinity after the largest."""
+    """The next larger number of the dtype; infinity after the largest."""
     with np.errstate(over="ignore"):
         above: np.ndarray[Any, Any] = np.nextafter(values, values.dtype.type(np.inf))
     return above
 
 
 def expected_buckets(total: float, capacity: float) -> int:
-    """How many buckets so many anchors get, besides those of one value."""
+    """How many buckets ``total`` anchors get, not counting buckets of one value."""
     return int(np.ceil(total / (FILL * capacity)))
 
 
 class Borders:
     """Borders (buckets - 1,), sorted and without repeats, and the table that finds the bucket of an anchor.
 
-    The bits of a number, seen as an integer, are in order. So its leading bits name a cell of the line, and a table
-    has the bucket of each cell; only where a border is inside a cell are its anchors compared with the borders.
+    The bits of numbers, read as integers, sort as the numbers do. So the leading bits name a cell of the line, and a
+    table has the bucket of each cell; anchors are compared with the borders only if their cell has a border inside.
     """
 
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values, self.buckets = values, len(values) + 1
         self.label_dtype = np.dtype(np.uint8 if self.buckets < 256 else np.uint16)
-        self._mixed = (1 << 8 * self.label_dtype.itemsize) - 1  # in the table: cells with a border inside
+        self._mixed = (1 << 8 * self.label_dtype.itemsize) - 1  # marks cells with a border inside
         width = 8 * values.itemsize
         self._bits = np.dtype(f"int{width}")
         self._magnitude = self._bits.type((1 << (width - 1)) - 1)
@@ -109,7 +109,7 @@ class Borders:
         self._table = table
 
     def _keys(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Integers in the order of finite values without -0."""
+        """Integers that sort as the values do, which must be finite and without -0."""
         bits: np.ndarray[Any, Any] = values.view(self._bits)
         keys: np.ndarray[Any, Any] = bits ^ ((bits >> (8 * values.itemsize - 1)) & self._magnitude)
         return keys
@@ -136,8 +136,8 @@ class Borders:
 
     @property
     def single(self) -> np.ndarray[Any, Any]:
-        """Whether each bucket has one value only, its left border."""
+        """Whether each bucket has only one value, its left border."""
         single = np.zeros(self.buckets, bool)
         single[1:-1] = _next(self.values[:-1]) == self.values[1:]
-        single[1:][-1:] = self.values[-1:] == np.finfo(self.values.dtype).max  # nothing is beyond
+        single[1:][-1:] = self.values[-1:] == np.finfo(self.values.dtype).max  # nothing is larger
         return single

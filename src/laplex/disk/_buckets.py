@@ -1,8 +1,8 @@
 """The product where neither side fits into memory: bucket by bucket.
 
-rows       a is read, and written in the order of buckets, with a label for every row
-columns    b and x are read, and written so; every bucket's sources are summed as others will see them (``_sums``)
-products   each bucket is multiplied in memory, with two more sources for all others
+rows       a is read, and written grouped by bucket, with a label for every row
+columns    b and x are read, and written so too; each bucket's sources are summed as others will see them (``_sums``)
+products   each bucket is multiplied in memory, with two extra sources that stand for all other buckets
 output     results are read in the caller's order, by the labels, and written
 """
 
@@ -25,8 +25,8 @@ from laplex.disk._sums import at_border, ghosts
 from laplex.disk._workspace import Workspace
 
 STEPS = ("rows", "columns", "products", "output")
-SAMPLE = 1 << 18  # anchors of a bucket that is too large, among which its borders are chosen
-PIECE = 1 << 20  # results that are written at a time, where there are several rows of x
+SAMPLE = 1 << 18  # anchors sampled from a bucket that is too large, to choose more borders
+PIECE = 1 << 20  # results that are written at a time if there are several rows of x
 
 
 def begin(problem: Problem, workspace: Workspace) -> None:
@@ -37,7 +37,7 @@ def begin(problem: Problem, workspace: Workspace) -> None:
 
 
 def run(problem: Problem, workspace: Workspace, output: Output, progress: Progress) -> None:
-    """Everything from where the workspace is to the last number of the output."""
+    """Continue from where the workspace is, up to the last number of the output."""
     borders = _borders_of(problem, workspace)
     while workspace.step != "output":
         more = _multiplied(problem, borders, workspace, progress)
@@ -52,7 +52,7 @@ def run(problem: Problem, workspace: Workspace, output: Output, progress: Progre
 def _multiplied(
     problem: Problem, borders: Borders, workspace: Workspace, progress: Progress
 ) -> np.ndarray[Any, Any] | None:
-    """The steps up to the products; or more borders, if these are not enough."""
+    """Run the steps up to the products. Returns more borders if these are not enough, else None."""
     row_counts = distribute_rows(problem, borders, workspace, progress)
     rows = Runs(row_counts, ~borders.single)
     more = _split(problem, borders, workspace, {"a": rows})
@@ -69,7 +69,7 @@ def _multiplied(
 def _split(
     problem: Problem, borders: Borders, workspace: Workspace, sides: dict[str, Runs]
 ) -> np.ndarray[Any, Any] | None:
-    """More borders, if a bucket of several values is larger than the memory; the sample had missed it."""
+    """More borders if a bucket of several values, which the sample missed, is larger than the memory; else None."""
     sizes = np.sum([side.counts.sum(0) for side in sides.values()], 0)
     chosen = [borders.values]
     for bucket in np.flatnonzero((sizes > problem.capacity) & ~borders.single).tolist():
@@ -82,7 +82,7 @@ def _split(
 
 
 def _sampled(side: Runs, scratch: Scratch, bucket: int, dtype: Any) -> Sample:
-    """Every step-th anchor of a bucket."""
+    """A sample of a bucket: every step-th anchor."""
     total = int(side.counts[:, bucket].sum())
     step = max(1, total // SAMPLE)
     parts = [np.empty(0, dtype)]
@@ -117,7 +117,7 @@ def _multiply_buckets(
     tables: tuple[np.ndarray[Any, Any], Runs, Runs],
     progress: Progress,
 ) -> None:
-    """Write the results of every bucket, one bucket after the other."""
+    """Write the results of every bucket, one bucket after another."""
     row_counts, rows, columns = tables
     ahead, behind = sums_of_columns(problem, borders, workspace).values
     left, right = ghosts(ahead, behind, borders, problem.tau)
@@ -141,7 +141,7 @@ def _multiply_buckets(
 
 
 def _bucket_numbers(workspace: Workspace, name: str, side: Any, runs: Runs, bucket: int) -> Any:
-    """The numbers (count,) that a file has for a bucket; None if there is no such argument."""
+    """The numbers (count,) in a file that belong to a bucket; None if there is no such argument."""
     if side is None:
         return None
     numbers = np.empty(int(runs.counts[:, bucket].sum()), side.dtype)
@@ -152,9 +152,9 @@ def _bucket_numbers(workspace: Workspace, name: str, side: Any, runs: Runs, buck
 def _operand(
     problem: Problem, borders: Borders, workspace: Workspace, columns: Runs, bucket: int, sums: tuple[Any, Any]
 ) -> tuple[Any, Any, Any]:
-    """x (m, count), b and psi (count,) of a bucket's sources and of what stands for all others.
+    """x (m, count), b and psi (count,) of a bucket's sources and of the sources that stand for all others.
 
-    C cos(phi) + S sin(phi) is that of two sources, of phases 0 and pi / 2; psi has the digits that x has of these.
+    C cos(phi) + S sin(phi) comes from two sources, with phases 0 and pi / 2; psi has at least the precision of x.
     """
     channels = [0.0] if problem.psi is None else [0.0, np.pi / 2]
     extra = [
@@ -187,7 +187,7 @@ def _write_rows(results: Scratch, y: np.ndarray[Any, Any], place: int) -> None:
 
 
 def _write_single(results: Scratch, there: Any, phi: Any, shape: tuple[int, int], place: int) -> None:
-    """Write the results (count, m) of a bucket of one value, from the channels that all its rows see."""
+    """Write the results (count, m) of a bucket of one value, given the channels that all its rows see."""
     count, m = shape
     step = PIECE // max(m, 1) + 1
     for first in range(0, count, step):

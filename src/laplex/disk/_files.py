@@ -1,4 +1,4 @@
-"""Reads and writes at places of a file: complete ones, counted."""
+"""Complete reads and writes at given places in a file, counted in bytes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-MOST = 1 << 30  # bytes of one system call; Linux takes less than 2^31
+MOST = 1 << 30  # bytes per system call; Linux takes less than 2^31
 
 
 @dataclass
 class Traffic:
-    """Bytes that were read and written."""
+    """Counts of the bytes read and written."""
 
     read: int = 0
     written: int = 0
 
 
 class Scratch:
-    """A file that is written and read at places, which count numbers of one type."""
+    """A file that is written and read at places, which are counted in numbers of its dtype."""
 
     def __init__(self, path: Path, dtype: Any, traffic: Traffic) -> None:
         self.path, self.dtype, self._traffic = path, np.dtype(dtype), traffic
@@ -35,7 +35,7 @@ class Scratch:
         read_into(self._file, out, place * self.dtype.itemsize, self._traffic)
 
     def write(self, values: np.ndarray[Any, Any], place: int) -> None:
-        """Write an array, whose numbers then begin at a place."""
+        """Write an array's numbers beginning at a place."""
         array = np.ascontiguousarray(values, self.dtype)
         write_from(self._file, array, place * self.dtype.itemsize, self._traffic)
 
@@ -46,7 +46,7 @@ class Scratch:
         return size
 
     def sync(self) -> None:
-        """Wait until the disk has what was written."""
+        """Wait until what was written is on the disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -83,23 +83,23 @@ def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
 
 
 def advise(file: FileIO, offset: int, length: int) -> None:
-    """Let the system read a part of a file while something else is computed."""
+    """Ask the system to read a part of a file ahead, while something else is computed."""
     if length > 0 and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
 
 
 def settle_time(file: FileIO) -> None:
-    """Make the time of a file that of what was written to it through memory maps, too.
+    """Bring the time of a file up to date with what was written to it through memory maps.
 
-    The system notes a time when a page of a map is written to for the first time since the disk has it, and not when it
-    is written to again before that.
+    The system updates the time at the first write to a page of a map after the page went to the disk, and not at later
+    writes before it goes there again.
     """
     with suppress(OSError):  # not every system can sync a file that is open for reading
         os.fsync(file.fileno())
 
 
 def bytes_on_disk(path: Path) -> int:
-    """What a file takes; one with holes takes less than its size."""
+    """The bytes that a file takes on the disk; one with holes takes less than its size."""
     if not path.exists():
         return 0
     status = path.stat()

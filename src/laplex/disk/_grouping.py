@@ -1,8 +1,8 @@
-"""Blocks of anchors in the order of their buckets, and where the anchors of a bucket are.
+"""Blocks of anchors grouped by bucket, and where the anchors of a bucket are.
 
-A block is sorted by bucket, stably, and appended to the file of its array. So the file of an array is written in
-sequence; the anchors of bucket j are one run in every block, in the order in which the caller has them. How long the
-runs are, a table (blocks, buckets), is all that has to be known to find them. No index is written.
+A block is sorted by bucket, stably, and appended to the file of its array. So each file is written in sequence, and the
+anchors of bucket j are one run in every block, in the caller's order. A table (blocks, buckets) of the runs' lengths is
+all it takes to find them. No index is written.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Runs:
     """Where the anchors of each bucket are in a file.
 
     Args:
-        counts: anchors of every block and bucket, (blocks, buckets).
+        counts: how many anchors every block has in every bucket, (blocks, buckets).
         stored: whether a bucket is in the file, (buckets,).
-        by_bucket: whether the file has all of a bucket before the next one, and not all of a block.
+        by_bucket: whether the file goes bucket by bucket, rather than block by block.
     """
 
     def __init__(self, counts: np.ndarray[Any, Any], stored: np.ndarray[Any, Any], *, by_bucket: bool = False) -> None:
@@ -37,13 +37,13 @@ class Runs:
         self.starts = starts.T if by_bucket else starts
 
     def pieces(self, bucket: int) -> Iterator[tuple[int, int]]:
-        """The first place of every run of a bucket, and its length."""
+        """The start and the length of every run of a bucket."""
         for start, count in zip(self.starts[:, bucket].tolist(), self.counts[:, bucket].tolist(), strict=True):
             if count:
                 yield start, count
 
     def read(self, scratch: Scratch, bucket: int, out: np.ndarray[Any, Any]) -> None:
-        """Fill the beginning of an array (..., count) with what a file has for a bucket, (count, ...)."""
+        """Fill the beginning of an array (..., count) with a bucket's numbers from a file, (count, ...)."""
         width = out.size // out.shape[-1] if out.shape[-1] else 0
         place = 0
         for start, count in self.pieces(bucket):
@@ -63,7 +63,7 @@ def totals(problem: Problem, borders: Borders) -> dict[str, int]:
 
 
 def grouped(labels: np.ndarray[Any, Any], buckets: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The stable order of labels (count,), and how many there are of each, (buckets,)."""
+    """The stable order of labels (count,), and how often each label occurs, (buckets,)."""
     order = np.argsort(labels, kind="stable")
     ends = np.searchsorted(labels[order], np.arange(buckets + 1, dtype=labels.dtype))
     return order, np.diff(ends)
@@ -72,7 +72,7 @@ def grouped(labels: np.ndarray[Any, Any], buckets: int) -> tuple[np.ndarray[Any,
 def distribute_rows(
     problem: Problem, borders: Borders, workspace: Workspace, progress: Progress
 ) -> np.ndarray[Any, Any]:
-    """Write the rows in the order of buckets: counts (blocks, buckets)."""
+    """Write the rows grouped by bucket, and return counts (blocks, buckets)."""
     size, block, table = problem.a.size, problem.block, _table(workspace, "row_counts")
     labels = workspace.scratch("labels", borders.label_dtype)
     anchors = workspace.scratch("a", problem.a.dtype)
@@ -97,9 +97,9 @@ def distribute_rows(
 def distribute_columns(
     problem: Problem, borders: Borders, stored: np.ndarray[Any, Any], workspace: Workspace, progress: Progress
 ) -> np.ndarray[Any, Any]:
-    """Write the columns of stored buckets in the order of buckets, and sums of all: counts (blocks, buckets).
+    """Write the columns of stored buckets grouped by bucket, and the sums of all buckets.
 
-    The sums are (2, buckets, channels): ``ahead`` and ``behind`` of ``_sums``.
+    Returns counts (blocks, buckets). The sums are (2, buckets, channels): ``ahead`` and ``behind`` of ``_sums``.
     """
     size, block, m = problem.b.size, problem.block, problem.x.m
     table, sums = _table(workspace, "column_counts"), sums_of_columns(problem, borders, workspace)
@@ -134,7 +134,7 @@ def block_sums(
     x: np.ndarray[Any, Any],
     psi: np.ndarray[Any, Any] | None,
 ) -> np.ndarray[Any, Any]:
-    """The sums (2, buckets, channels) of one block, whose columns are in the order of buckets."""
+    """The sums (2, buckets, channels) of one block, whose columns are grouped by bucket."""
     part = np.zeros((2, borders.buckets, problem.channels))
     first = 0
     for bucket, count in enumerate(counts.tolist()):
@@ -147,7 +147,7 @@ def block_sums(
 
 
 def counts_of(workspace: Workspace, name: str, number: int, borders: Borders) -> np.ndarray[Any, Any]:
-    """The table of a side: anchors of every block and bucket."""
+    """The table of a side: how many anchors every block has in every bucket."""
     counts = np.empty((number, borders.buckets), np.int64)
     table = _table(workspace, name)
     workspace.require(table, counts.size)
@@ -162,7 +162,7 @@ def sums_of_columns(problem: Problem, borders: Borders, workspace: Workspace) ->
 
 
 def _anchors_before(workspace: Workspace, step: str, table: Scratch, total: int, stored: np.ndarray[Any, Any]) -> int:
-    """How many anchors the complete blocks of a step have put into its files."""
+    """How many anchors the complete blocks of a step have written to its files."""
     counts = np.empty((workspace.done(step, total), len(stored)), np.int64)
     workspace.require(table, counts.size)
     table.read(counts, 0)

@@ -1,4 +1,4 @@
-"""The public function ``linear``: it checks, chooses a way, and cleans up or resumes after an interruption."""
+"""The public function ``linear``: checks, the choice of a way, and clean-up or resumption after an interruption."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 WHERE = "laplex.disk.linear"
 MEMORY = 1 << 30  # bytes
-LEAST_ANCHORS = 64  # that must fit into memory
-RUNNING_SUMS = 8 * PLACES  # bytes for each number of a running sum
-ENDS = 512  # rows at either end that show how large anchors are
+LEAST_ANCHORS = 64  # how many must fit into memory
+RUNNING_SUMS = 8 * PLACES  # bytes per number of a running sum
+ENDS = 512  # rows read at either end to see how large anchors are
 
 
 def linear(
@@ -46,16 +46,16 @@ def linear(
     workspace: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray[Any, Any]:
-    r"""y = x K(a, b)^T into a .npy file: :func:`laplex.linear` for arguments that do not fit into memory.
+    r"""y = x K(a, b)^T, written to a .npy file: :func:`laplex.linear` for arguments that do not fit into memory.
 
         K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
 
     The product with the transpose, which is also the gradient of x for a cotangent g (..., n), is
     ``laplex.disk.linear(g, b, a, tau, phi=psi, psi=phi, out=...)``. Other gradients are not computed.
 
-    A call that was ended, by Ctrl-C, a kill or a power cut, goes on where it was when it is repeated with the same
-    arguments. Its result has the same bits, with the same number of threads and version of laplex. ``out`` has its name
-    only when it is complete.
+    If a call is ended by Ctrl-C, a kill or a power cut, repeating it with the same arguments continues where it was.
+    The result has the same bits, given the same number of threads and version of laplex. ``out`` gets its name only
+    when it is complete.
 
     An argument is the path of a .npy file; a pair (path of a .safetensors file, name of a tensor); a NumPy memory map
     or a tensor of ``torch.from_file(..., shared=True)``, whose file is then read; or any array or tensor in memory.
@@ -67,24 +67,24 @@ def linear(
         tau: positive length scale.
         out: the path of the .npy file that is written; an older one is replaced at the end, and a link followed.
         phi (n,), psi (k,): phases, both or neither.
-        memory: bytes that the call may take, besides what Python and torch have taken before.
-        workspace: the folder for what is not complete, which a finished call deletes; None for one next to ``out``,
-            with its name and ".work". A fast disk is worth more here than for the arguments.
+        memory: bytes that the call may use, besides what Python and torch already use.
+        workspace: the folder for unfinished work, which a finished call deletes; None for one next to ``out``, named
+            like it with ".work" added. A fast disk is worth more here than for the arguments.
         progress: called as progress(done, total); None shows a bar.
 
     Returns:
-        y (..., n) as a memory map of ``out``, in the dtype of x, as accurate as that of :func:`laplex.linear`.
+        y (..., n) as a memory map of ``out``, in the dtype of x, as accurate as the result of :func:`laplex.linear`.
 
     Bytes: with v bytes for a number of x, w for an anchor and m rows of x, each of the n rows takes 2 w + 1 + m v of
     reading and w + 1 + 2 m v of writing, and each of the k columns 2 (w + m v) and w + m v (labels of more than 254
-    buckets take one byte more). In float32 with one row of x that is 13 and 13 for a row, 16 and 8 for a column. The
-    workspace takes w + 1 + m v for a row and w + m v for a column, and with phases theirs. If one side takes at most
-    half of the memory, the arguments are read once, and nothing is written but the result and sums of its size.
+    buckets take one more byte). In float32 with one row of x that is 13 and 13 for a row, 16 and 8 for a column. The
+    workspace takes w + 1 + m v for a row and w + m v for a column, plus the phases if there are any. If one side takes
+    at most half of the memory, the arguments are read once, and only the result and sums of its size are written.
 
-    Besides, with c buckets, about 1.7 (n + k) over the anchors that fit into memory, the workspace takes 48 c m bytes
-    for sums, and writes 16 c m for each block of b; tables of counts take 8 c for each block of a and of b. That is
-    little, unless there are many rows of x and little memory: then the tables, which are in memory too, may take more
-    than ``memory`` allows. With phases the sums take twice as much.
+    In addition, with c buckets, where c is about 1.7 (n + k) over the number of anchors that fit into memory, the
+    workspace takes 48 c m bytes for sums, and writes 16 c m for each block of b; tables of counts take 8 c for each
+    block of a and of b. That is little, unless there are many rows of x and little memory: then the tables, which are
+    in memory too, may take more than ``memory`` allows. With phases the sums take twice as much.
 
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
@@ -119,7 +119,7 @@ STEPS = {"buckets": _buckets.STEPS, **_streams.STEPS}
 
 
 def _complete(problem: Problem, output: Output, room: Workspace, way: str, progress: Progress | None) -> None:
-    """Write the unfinished output, from where the workspace is."""
+    """Finish the output, continuing from where the workspace is."""
     try:
         _require_space(problem, output, room, way)
         if room.layout is None:
@@ -132,13 +132,13 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
         room.remove()
         raise
     except (OSError, ValueError):
-        if room.layout is None:  # refused before anything was done
+        if room.layout is None:  # the call failed before any work was done
             room.remove()
         raise
 
 
 def _begin(problem: Problem, room: Workspace, way: str) -> None:
-    """Divide the work, and write down how."""
+    """Divide the work, and record how."""
     n = problem.a.size
     ends = np.concatenate([problem.a.read(0, min(ENDS, n)), problem.a.read(max(n - ENDS, 0), n)], -1)
     _checks.resolution(WHERE, problem.tau, torch.from_numpy(ends), shifted=True)
@@ -149,7 +149,7 @@ def _begin(problem: Problem, room: Workspace, way: str) -> None:
 
 
 def _require_space(problem: Problem, output: Output, room: Workspace, way: str) -> None:
-    """Raise unless what is still to be written has room, on one disk or on two."""
+    """Raise unless there is room for what is still to be written, on one disk or on two."""
     during, after = space(problem, way)
     left = output.bytes - bytes_on_disk(output.unfinished)
     if room.step == "output":  # nothing more is written into the workspace
@@ -162,7 +162,7 @@ def _require_space(problem: Problem, output: Output, room: Workspace, way: str) 
 
 
 def space(problem: Problem, way: str) -> tuple[int, int]:
-    """The bytes that the workspace has when all products are made, and while the output is written."""
+    """The bytes in the workspace once all products are computed, and while the output is written."""
     n, k, m = problem.a.size, problem.b.size, problem.x.m
     anchor, value = problem.a.dtype.itemsize, problem.x.dtype.itemsize
     if way != "buckets":
@@ -180,7 +180,7 @@ def space(problem: Problem, way: str) -> tuple[int, int]:
 
 
 def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic, stack: ExitStack) -> Problem:
-    """The arguments, whose shapes, dtypes and settings are right. The values of anchors are seen as they are read."""
+    """The arguments, after checking shapes, dtypes and settings. Values of anchors are checked as they are read."""
     sides: dict[str, Stored | None] = {}
     for name, value in zip(("x", "a", "b", "phi", "psi"), arguments, strict=True):
         sides[name] = None if value is None and name in ("phi", "psi") else stored(WHERE, name, value, traffic)
@@ -238,7 +238,7 @@ def _workspace_path(workspace: Any, out: Path) -> Path:
 
 
 def _check_apart(folder: Path, out: Path) -> None:
-    """Raise where the workspace, which is deleted and must have no other files, would have the result."""
+    """Raise if the result would be inside the workspace, which must have no other files and is deleted."""
     if Path(os.path.realpath(folder)) in (out, *out.parents):
         raise ValueError(
             f"{WHERE}: `out` must be outside of `workspace`, got {out} in {folder}; give another path for one of them"
@@ -246,7 +246,7 @@ def _check_apart(folder: Path, out: Path) -> None:
 
 
 def _output_path(out: Any, problem: Problem) -> Path:
-    """The file that is written: where ``out`` is a link, what it names."""
+    """The file that is written: ``out``, or what it points to if it is a link."""
     if not isinstance(out, str | os.PathLike) or Path(out).suffix != ".npy":
         raise ValueError(f"{WHERE}: `out` must be the path of a .npy file, got {out!r}")
     path = Path(os.path.realpath(out))

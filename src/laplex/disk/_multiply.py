@@ -1,4 +1,4 @@
-"""One product in memory: that of ``laplex.linear`` by the scan, without its checks, which were made for the whole."""
+"""One product in memory: ``laplex.linear`` by the scan, without its checks, which were made for the whole."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def multiply(
     phases: tuple[np.ndarray[Any, Any] | None, np.ndarray[Any, Any] | None],
     where: str,
 ) -> np.ndarray[Any, Any]:
-    """y (m, n) of x (m, k)."""
+    """y (m, n) for x (m, k)."""
     if a.size == 0 or b.size == 0 or len(x) == 0:
         return np.zeros((len(x), a.size), x.dtype)
     device = torch.device("cpu")
-    name = _backends.planner(device)  # not the one with the matrix formed, which would need more memory
+    name = _backends.planner(device)  # not the backend that forms the matrix, which would need more memory
     rows, cols, operand = (torch.from_numpy(each) for each in (a, b, x))
     phase = tuple(torch.from_numpy(each) for each in phases if each is not None)
     with torch.no_grad():

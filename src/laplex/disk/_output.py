@@ -1,6 +1,6 @@
-"""The .npy file of the result, which has its name only when it is complete.
+"""The .npy file of the result, which gets its name only when it is complete.
 
-Its name before that depends on what the product is, so that two products with one ``out`` do not write into one file.
+Its name before that depends on the product, so that two products with the same ``out`` do not write into one file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Output:
     Args:
         path: its name when it is complete.
         identity: what the product is, as a dictionary for JSON; its "out" is the path.
-        shape, dtype: those of the array.
+        shape, dtype: the shape and dtype of the array.
         traffic: counts the bytes that are written.
-        where: the name of what the user called.
+        where: the name of the function that the user called.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Output:
         return len(self._header) + self.m * self.n * self.dtype.itemsize
 
     def open(self, *, resumed: bool) -> None:
-        """Make the unfinished file, or open that of an earlier run; no other process may write to it meanwhile."""
+        """Make the unfinished file, or open that of an earlier run; a lock keeps other processes out."""
         if resumed and not (self.unfinished.exists() and self.unfinished.stat().st_size == self.bytes):
             raise ValueError(
                 f"{self._where}: the unfinished result {self.unfinished} is missing or was changed; delete the "
@@ -75,7 +75,7 @@ class Output:
         self._file.write(self._header)
 
     def write(self, block: np.ndarray[Any, Any], first: int) -> None:
-        """Write columns (m, count) that begin with ``first``."""
+        """Write columns (m, count), beginning with column ``first``."""
         assert self._file is not None
         for row in range(self.m):
             offset = len(self._header) + (row * self.n + first) * self.dtype.itemsize
@@ -86,18 +86,18 @@ class Output:
             os.fsync(self._file.fileno())
 
     def mark(self) -> dict[str, int]:
-        """What tells the unfinished file from all others, also when it has its final name."""
+        """A mark that tells the unfinished file from all others, even under its final name."""
         self.sync()
         return _mark(self.unfinished)
 
     def is_complete(self, mark: dict[str, int]) -> bool:
-        """Whether the file of this mark is still there, under either name."""
+        """Whether the file with this mark is still there, under either name."""
         return any(path.is_file() and _mark(path) == mark for path in (self.unfinished, self.path))
 
     def finish(self, mark: dict[str, int]) -> None:
-        """Give the complete file, which has this mark, its name, unless that was done before."""
+        """Give the complete file, which has this mark, its final name, unless it has it already."""
         if self._file is not None:
-            self._file.close()  # but not the lock, so that nobody opens what is renamed
+            self._file.close()  # but keep the lock, so that no process opens the file being renamed
             self._file = None
         if self.unfinished.exists() and _mark(self.unfinished) == mark:
             os.replace(self.unfinished, self.path)
@@ -126,13 +126,13 @@ def unfinished_path(identity: dict[str, Any]) -> Path:
 
 
 def _mark(path: Path) -> dict[str, int]:
-    """A new name changes neither of these."""
+    """Two properties of the file that renaming does not change."""
     status = path.stat()
     return {"inode": status.st_ino, "file time": status.st_mtime_ns}
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names of a folder's files; not every system can."""
+    """Wait until the names of a folder's files are on the disk; not every system can."""
     if os.name == "posix":
         opened = os.open(folder, os.O_RDONLY)
         try:

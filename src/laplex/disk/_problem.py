@@ -1,4 +1,4 @@
-"""A product as its steps see it, and how much memory its parts take."""
+"""The product that the steps work on, and how much memory its parts take."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from laplex.disk._arrays import Stored
 
-ORDER = 11  # numbers of an anchor's size that a product has for each anchor: the anchor, its plan, and copies in order
-CHANNELS = 3  # numbers of x's size for each channel of an anchor: x or y, and copies in order
-CACHES = 96 << 20  # bytes that the compiled core and the allocator hold for later; at most half of the memory
-MOST_BLOCK = 1 << 24  # anchors that are read at a time, if there is memory for them
+ORDER = 11  # numbers of an anchor's size that a product keeps per anchor: the anchor, its plan, and sorted copies
+CHANNELS = 3  # numbers of x's size per channel of an anchor: x or y, and sorted copies
+CACHES = 96 << 20  # bytes that the compiled core and the allocator keep for reuse; at most half of the memory
+MOST_BLOCK = 1 << 24  # anchors that are read at a time if there is memory for them
 
 
 class Problem(NamedTuple):
@@ -28,22 +28,22 @@ class Problem(NamedTuple):
 
     @property
     def channels(self) -> int:
-        """Rows of the scan: those of x, twice with phases."""
+        """How many rows the scan has: those of x, or twice as many with phases."""
         return self.x.m * (1 if self.phi is None else 2)
 
     @property
     def anchor_bytes(self) -> int:
-        """Memory that a product takes for every anchor on either side."""
+        """Bytes of memory that a product takes per anchor on either side."""
         return ORDER * self.a.dtype.itemsize + CHANNELS * self.x.dtype.itemsize * self.channels
 
     @property
     def capacity(self) -> int:
-        """Anchors of both sides together that can be multiplied in memory."""
+        """How many anchors, of both sides together, can be multiplied in memory."""
         return (self.memory - min(self.memory // 2, CACHES)) // self.anchor_bytes
 
     @property
     def block(self) -> int:
-        """Anchors that are read at a time, so that they fit with all that is made of them."""
+        """How many anchors are read at a time, so that they fit together with everything computed from them."""
         return min(MOST_BLOCK, self.capacity // 2)
 
     def identity(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def blocks(size: int, block: int) -> int:
 
 
 def span(block: int, item: int, size: int) -> tuple[int, int]:
-    """The first and the last column, which is not included, of a block."""
+    """The columns [first, last) of a block."""
     return item * block, min((item + 1) * block, size)
 
 

@@ -1,8 +1,8 @@
-"""A sum over the items of a step, on the disk after each of them, so that an interruption costs one item.
+"""A sum over the items of a step, saved to the disk after each of them, so that an interruption costs one item.
 
-While the sum after item i is written, the manifest is that of item i - 1, or, as it is saved while the next item is
-computed, still that of item i - 2. A kill or a full disk may leave either. So the last two sums have to be whole, and
-the third has a place of its own: three places, used in turn. Room does not grow with the number of items.
+While the sum after item i is written, the manifest is that of item i - 1, or still that of item i - 2, because it is
+saved while the next item is computed. A kill or a full disk may leave either. So the last two sums must stay whole,
+and the one being written needs a third place: three places, used in turn, however many items there are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class RunningSum:
     Args:
         workspace: has the file "sums".
         step: the name of the step.
-        items: how many it has.
-        shape: that of the array, ``values``, which is that after the last complete item.
+        items: how many items it has.
+        shape: the shape of the array ``values``, which holds the sum after the last complete item.
     """
 
     def __init__(self, workspace: Workspace, step: str, items: int, shape: tuple[int, ...]) -> None:

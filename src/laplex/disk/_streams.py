@@ -1,6 +1,6 @@
-"""The product where one side fits into memory: the other is read once, in sequence, and nothing else is written.
+"""The product if one side fits into memory: the other is read once, in sequence, and nothing else is written.
 
-by rows       the columns stay in memory; every block of rows has its results
+by rows       the columns stay in memory; every block of rows gives its results
 by columns    the rows stay in memory, with their results in float64, to which every block of columns adds
 """
 
@@ -19,12 +19,12 @@ from laplex.disk._running import RunningSum
 from laplex.disk._workspace import Workspace
 
 STEPS = {"by rows": ("output",), "by columns": ("columns", "output")}
-SHARE = 2  # the side that stays takes at most one part in so many of the memory
-SAVED = 8  # the sums are saved after so many times their size was read, so that this is little
+SHARE = 2  # the side that stays in memory takes at most 1 / SHARE of it
+SAVED = 8  # the sums are saved each time SAVED times their size was read, so that saving costs little
 
 
 def fits(problem: Problem) -> str | None:
-    """The way in which one side stays in memory, or None."""
+    """The way, "by rows" or "by columns", in which one side stays in memory; None if neither fits."""
     if problem.b.size <= problem.capacity // SHARE:
         return "by rows"
     return "by columns" if problem.a.size <= _wide_capacity(problem) // SHARE else None
@@ -67,13 +67,13 @@ def _part(problem: Problem, a: np.ndarray[Any, Any], phi: Any, columns: tuple[in
 
 
 def _parts(problem: Problem, block: int) -> list[tuple[int, int]]:
-    """The columns after which sums are saved: first and last of each item."""
+    """The columns [first, last) of each item, after which the sums are saved."""
     read = problem.b.dtype.itemsize + problem.x.m * problem.x.dtype.itemsize
     each = blocks(SAVED * problem.a.size * problem.x.m * 8, read * block) * block or block
     return [span(each, item, problem.b.size) for item in range(blocks(problem.b.size, each))]
 
 
 def _wide_capacity(problem: Problem) -> int:
-    """The capacity where x and y are float64."""
+    """The capacity if x and y are in float64."""
     wide = problem.anchor_bytes + problem.channels * CHANNELS * (8 - problem.x.dtype.itemsize)
     return problem.capacity * problem.anchor_bytes // wide

@@ -1,14 +1,14 @@
-"""What buckets have to know of the sources of all others: two numbers for every channel.
+"""What a bucket has to know about the sources of all other buckets: two numbers for every channel.
 
 Seen from bucket j, all sources of lower buckets lie left of its left border, and those of higher ones at its right
-border or beyond. So they act as two more sources, at the borders. Each bucket reduces its own sources to
+border or beyond. So they act as two extra sources, at the borders. Each bucket reduces its own sources to
 
     ahead     sum over its sources of exp(-(right border - s) / tau) x
     behind    sum over its sources of exp(-(s - left border) / tau) x
 
 and `ahead` moves to a border further right, `behind` to one further left, by one decay over the difference of two
-borders: no exponent is positive, and no decay is a product of many. It is ``laplex.distributed._ends`` with a bucket
-for a rank, and simpler: borders are the same for both sides, so there are no ties with sources elsewhere.
+borders: no exponent is positive, and no decay is a product of many. This is ``laplex.distributed._ends`` with buckets
+as ranks, and simpler: borders are the same for both sides, so there are no ties with sources elsewhere.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 from laplex.disk._borders import Borders
 from laplex.disk._problem import phased
 
-CHUNK = 1 << 13  # sources that are reduced at a time: what is computed for them stays in the cache
+CHUNK = 1 << 13  # sources that are reduced at a time: intermediates stay in the cache
 BEYOND = 1e3  # for u >= 1e3, exp(-u) is 0 in float64
 
 
 def decayed(
     s: np.ndarray[Any, Any], x: np.ndarray[Any, Any], psi: np.ndarray[Any, Any] | None, border: float, tau: float
 ) -> np.ndarray[Any, Any]:
-    """The sum (channels,) of x (m, count) at s (count,), all on one side of a border, as seen from there."""
+    """The sum (channels,) of x (m, count) at s (count,), all on one side of a border, decayed up to that border."""
     total = np.zeros(len(x) * (1 if psi is None else 2))
     for first in range(0, len(s), CHUNK):
         part = slice(first, first + CHUNK)
@@ -38,9 +38,9 @@ def decayed(
 
 
 def ghosts(ahead: np.ndarray[Any, Any], behind: np.ndarray[Any, Any], borders: Borders, tau: float) -> Any:
-    """What lower and what higher buckets are at the left and at the right border of each: (buckets, channels) twice.
+    """For each bucket, the sums of all lower buckets at its left border and of all higher ones at its right border.
 
-    ``ahead`` and ``behind`` are (buckets, channels); those of the last and of the first bucket are not used.
+    ``ahead``, ``behind`` and both results are (buckets, channels); the last ``ahead`` and first ``behind`` are unused.
     """
     left, right = np.zeros_like(ahead), np.zeros_like(behind)
     places = borders.values.astype(np.float64)
@@ -65,8 +65,8 @@ def _decay(s: np.ndarray[Any, Any], border: float, tau: float) -> np.ndarray[Any
 
 
 def at_border(right: np.ndarray[Any, Any], borders: Borders, bucket: int, tau: float) -> Any:
-    """What the higher buckets are at the left border of a bucket, from what they are at its right one."""
-    if bucket == borders.buckets - 1:  # none is higher
+    """The sums of the higher buckets at a bucket's left border, given those at its right border."""
+    if bucket == borders.buckets - 1:  # there are no higher buckets
         return right
     ends = borders.values[bucket - 1 : bucket + 1].astype(np.float64)
     return right * _decay(ends[:1], ends[1], tau)

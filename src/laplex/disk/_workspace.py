@@ -1,12 +1,12 @@
-"""The folder of a product: what is done so far, so that a product that was ended in any way goes on from there.
+"""The folder of a product: records what is done so far, so that a product ended in any way continues from there.
 
     manifest.json    what is computed, from what; the step, and how many of its items are complete; bytes so far
     *.bin            numbers of the steps
 
-An item (a block of numbers, or a bucket) reads what earlier steps wrote, and writes at places of files that depend on
+An item (a block of numbers, or a bucket) reads what earlier steps wrote, and writes at places in files that depend on
 nothing else; sums over items have several places (``_running``). So items may be repeated, and the manifest need not
-know what an unfinished one has written. It names an item only when the disk has all that the item wrote; a thread waits
-for that while the next item is computed.
+know what an unfinished item has written. It names an item only once everything that the item wrote is on the disk; a
+thread waits for that while the next item is computed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from laplex.disk._files import Scratch, Traffic, bytes_on_disk
 from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
-UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest
-FORMAT = 3  # of the workspace; another one is refused
+UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest being written
+FORMAT = 3  # of the workspace; any other is refused
 
 
 class Lasting(Protocol):
@@ -41,11 +41,11 @@ class Workspace:
     """A locked folder with its manifest.
 
     Args:
-        folder: it must not exist, be empty, or be the workspace of this very product.
+        folder: must not exist yet, be empty, or be the workspace of this very product.
         identity: what the product is, as a dictionary for JSON.
         steps: the names of the steps, in order.
-        traffic: bytes, counted on from those of the manifest.
-        where: the name of what the user called.
+        traffic: counts bytes, starting from the manifest's counts.
+        where: the name of the function that the user called.
     """
 
     def __init__(
@@ -94,25 +94,25 @@ class Workspace:
 
     @property
     def layout(self) -> dict[str, Any] | None:
-        """How the work is divided, as :meth:`begin` was told; None before."""
+        """How the work is divided, as given to :meth:`begin`; None before."""
         layout: dict[str, Any] | None = self._state["layout"]
         return layout
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the last step made, as :meth:`finish` was told."""
+        """What the last step made, as given to :meth:`finish`."""
         result: dict[str, Any] = self._state["result"]
         return result
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Say that all is done, and what tells the result from anything else."""
+        """Record that all is done, and a mark that tells the result from anything else."""
         self._state["result"] = result
         self.enter(self._steps[-1])
 
     def begin(self, layout: dict[str, Any] | None) -> None:
         """Forget all that was done, and start from the first step with a layout, a dictionary for JSON.
 
-        With None the layout is yet to be chosen.
+        None means that the layout is yet to be chosen.
         """
         self._state |= {"layout": layout, "result": None}
         self._commit(self._steps[0], 0, ())
@@ -120,18 +120,18 @@ class Workspace:
 
     @property
     def step(self) -> str:
-        """The step that is under way."""
+        """The current step."""
         return str(self._state["step"])
 
     def done(self, step: str, total: int) -> int:
-        """How many items of a step are complete, of so many."""
+        """How many of a step's ``total`` items are complete."""
         now, asked = self._steps.index(self._state["step"]), self._steps.index(step)
         return total if now > asked else 0 if now < asked else int(self._state["done"])
 
     def items(
         self, step: str, totals: dict[str, int], lasting: tuple[Lasting, ...], progress: Progress
     ) -> Iterator[int]:
-        """The items of a step that are left. When the next is asked for, the last one is complete.
+        """Yield the items of a step that are left. Asking for the next item marks the previous one as complete.
 
         Args:
             step: its name.
@@ -147,7 +147,7 @@ class Workspace:
         self._wait()
 
     def enter(self, step: str, obsolete: tuple[str, ...] = ()) -> None:
-        """Say that all steps before this one are complete, then delete files that only those needed."""
+        """Record that all steps before this one are complete, then delete files that only those needed."""
         if self._steps.index(self._state["step"]) < self._steps.index(step):
             self._commit(step, 0, ())
             self._wait()
@@ -176,7 +176,7 @@ class Workspace:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def scratch(self, name: str, dtype: Any) -> Scratch:
-        """The file of this name, which is made if it is missing. Its dtype may change when all is begun again."""
+        """The file of this name, which is made if it is missing. Its dtype may change if the work starts over."""
         if name in self._scratches and self._scratches[name].dtype != dtype:
             self._scratches.pop(name).close()
         if name not in self._scratches:
@@ -184,7 +184,7 @@ class Workspace:
         return self._scratches[name]
 
     def require(self, scratch: Scratch, size: int) -> None:
-        """Raise if a file has fewer numbers than complete steps have written: somebody else has changed it."""
+        """Raise if a file has fewer numbers than complete steps have written: then someone else has changed it."""
         if scratch.size < size:
             raise ValueError(
                 f"{self._where}: `workspace` {self.folder} is damaged: {scratch.path.name} has {scratch.size} numbers "
@@ -193,11 +193,11 @@ class Workspace:
 
     @property
     def present(self) -> int:
-        """The bytes that the folder takes."""
+        """The bytes that the folder takes now."""
         return sum(bytes_on_disk(path) for path in self.folder.iterdir())
 
     def close(self) -> None:
-        """Stop, so that the product can be resumed."""
+        """Stop in a state from which the product can be resumed."""
         self._close_files()
         if self._lock is not None:
             os.close(self._lock)
@@ -209,16 +209,16 @@ class Workspace:
             scratch.close()
 
     def remove(self) -> None:
-        """Delete the folder. The manifest goes last, so that a kill leaves no files that nothing explains."""
+        """Delete the folder. The manifest goes last, so that a kill leaves no files without an explanation."""
         self._close_files()
         for path in self.folder.glob("*.bin"):
             path.unlink()
         for path in self.folder.glob(UNFINISHED):
             path.unlink()
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        with suppress(OSError):  # a link, a mount point, or files of others: the result is complete anyway
+        with suppress(OSError):  # a link, a mount point, or someone else's files: the result is complete anyway
             self.folder.rmdir()
-        self.close()  # the lock last, so that no other call takes the folder meanwhile
+        self.close()  # release the lock last, so that no other call takes the folder meanwhile
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
@@ -230,7 +230,7 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
-    """What the manifest of a workspace says; None if there is none, or a file of others that has its name."""
+    """The content of a workspace's manifest; None if there is none, or if the file of that name is someone else's."""
     try:
         state = json.loads(path.read_text()) if path.is_file() else None
     except ValueError:
@@ -252,7 +252,7 @@ def _make(folder: Path, where: str) -> None:
 
 
 def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
-    """Raise if the disk of a folder has less room than so many bytes."""
+    """Raise if the disk of a folder has less than ``needed`` bytes of room."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(

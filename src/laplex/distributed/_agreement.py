@@ -1,7 +1,7 @@
-"""Faults that all ranks learn of: an error on one rank is raised on every rank, with the same message.
+"""Agreement on faults: an error on one rank is raised on every rank, with the same message.
 
-A rank that raised while the others wait in a collective would leave them there until the group's timeout, which is 30
-minutes. So arguments are checked, and the outcome is exchanged, before anything else is.
+If a rank raised while the others were waiting in a collective, they would wait until the group's timeout, which is 30
+minutes. So arguments are checked, and the outcome exchanged, before anything else.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from laplex._errors import StalePlanError
 from laplex.distributed._ranks import Ranks, ranks_of
 
 CALLED = "the function that is called"
-KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first that fits
+KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first match counts
 
 
 def ranks_in(where: str, group: Any) -> Ranks:
-    """The ranks of a group. If what was given is not a group, all processes hear of it."""
+    """The ranks of a group. If the argument is not a group, this raises on all processes."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             f"{where}: there is no process group; start the script with torchrun, and call "
@@ -31,7 +31,7 @@ def ranks_in(where: str, group: Any) -> Ranks:
         )
     if group is None or isinstance(group, dist.ProcessGroup):
         return ranks_of(group)
-    if group == dist.GroupMember.NON_GROUP_MEMBER:  # nobody waits for this process
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # no other process waits for this one
         raise ValueError(f"{where}: this process is not in `group`; call it on the ranks of the group only")
 
     def refuse() -> dict[str, Any]:
@@ -47,16 +47,16 @@ def ranks_in(where: str, group: Any) -> Ranks:
 def agree(
     where: str, ranks: Ranks, check: Callable[[], dict[str, Any]], flag: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Run a check on every rank, and raise on all ranks if it raises on one, or if its results differ.
+    """Run a check on every rank, and raise on all ranks if it raises on one or if its results differ.
 
-    A check returns what must be the same on all ranks, by name. If all is well, a flag is read, and the result is
-    whether it is set on any rank.
+    The check returns, by name, the values that must be the same on all ranks. If it passes, ``flag`` is called, and
+    the result says whether it is true on any rank.
     """
     fault, terms, flagged = None, {}, False
     try:
         terms = {CALLED: where} | {name: str(value) for name, value in check().items()}
         flagged = flag()
-    except Exception as error:  # whatever it is, the other ranks must hear of it
+    except Exception as error:  # whatever it is, the other ranks must learn of it
         fault = error
     mine = torch.tensor([fault is not None, flagged, _digest(terms)], dtype=torch.int64, device=ranks.device)
     faulty, flags, digests = ranks.gathered(mine).unbind(-1)
@@ -68,7 +68,7 @@ def agree(
 
 
 def plain_arguments(where: str, values: Iterable[Any]) -> None:
-    """Raise where something traces or transforms the call: collectives run here and now."""
+    """Raise if the call is being traced or transformed: collectives run immediately."""
     if not plainly_eager() or not all(plain(value) for value in values if isinstance(value, Tensor)):
         raise RuntimeError(
             f"{where}: it runs eagerly, on plain tensors; call it outside of torch.compile, torch.func and dispatch "
@@ -77,7 +77,7 @@ def plain_arguments(where: str, values: Iterable[Any]) -> None:
 
 
 def resolved(value: Any) -> Any:
-    """An argument whose memory has its numbers. The imaginary part of a conjugate has them with another sign."""
+    """The argument with a lazy negation carried out: a conjugate's imaginary part is stored with the other sign."""
     return value.resolve_neg() if isinstance(value, Tensor) else value
 
 
@@ -89,7 +89,7 @@ def trained(given: dict[str, Any]) -> list[str]:
 
 
 def digest(values: Tensor) -> str:
-    """What tells values from others, for a message."""
+    """A short hash of the values, for use in a message."""
     data = values.detach().cpu().contiguous().numpy()
     return hashlib.blake2b(data.tobytes(), digest_size=6).hexdigest()
 
@@ -99,7 +99,7 @@ def _digest(terms: dict[str, str]) -> int:
 
 
 def _raise_everywhere(ranks: Ranks, fault: Exception | None) -> None:
-    """Raise the fault of the first rank that has one. The rank itself keeps its traceback."""
+    """Raise the fault of the first rank that has one. On that rank the traceback is kept."""
     kind = next((kind for kind in KINDS if isinstance(fault, kind)), RuntimeError)
     mine = None if fault is None else (kind.__name__, str(fault))
     for rank, theirs in enumerate(ranks.objects(mine)):
@@ -110,7 +110,7 @@ def _raise_everywhere(ranks: Ranks, fault: Exception | None) -> None:
 
 
 def _difference(everyone: Sequence[dict[str, str]]) -> str:
-    """What differs first, and between which ranks: the same text on all of them."""
+    """A message naming the first difference and the ranks involved: the same text on all ranks."""
     where = everyone[0][CALLED]
     for name, value in everyone[0].items():
         for rank, theirs in enumerate(everyone):

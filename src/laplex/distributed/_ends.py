@@ -1,25 +1,25 @@
-r"""What a rank has to know of the sources of all others: a few numbers for every row.
+r"""What a rank has to know about the sources on all other ranks: a few numbers for every row.
 
-Seen from rank r, all sources of lower ranks lie to its left, or at its smallest target; the sources of higher ranks lie
-to its right, or at its largest. So their part in every product is that of four more sources, called ghosts:
+Seen from rank r, all sources of lower ranks lie to its left, or at its smallest target; all sources of higher ranks
+lie to its right, or at its largest target. So they contribute to a product just as four more sources, called ghosts:
 
     left             one at the largest source of lower ranks that is strictly left of all targets here
     left, tied       one at the smallest target here, where a source of a lower rank is tied with it
     right; right, tied       the same from the other side
 
-A rank reduces its own sources to the same form. With the smallest and the largest of its sources, `first` and `last`,
-and their neighbours `next` > first and `previous` < last,
+A rank reduces its own sources to the same form. Let `first` and `last` be the smallest and the largest of its sources,
+and `next` > first and `previous` < last their neighbours:
 
     ahead    sum over sources < last  of exp(-(previous - s_j) / tau) x_j         referred to `previous`
     top      sum over sources = last  of x_j
     behind   sum over sources > first of exp(-(s_j - next) / tau) x_j             referred to `next`
     bottom   sum over sources = first of x_j
 
-One exchange gives every rank the numbers of all, and it moves them to its ghosts: each state decays over the difference
-of two positions, so no exponent is positive, no decay is a product, and nothing is subtracted. Ties are apart all the
-way, because a tied source counts in the even sums and not in the odd ones, wherever it is.
+One exchange gives every rank the numbers of all ranks, and the rank moves them to its ghosts: each state decays over
+the difference of two positions, so no exponent is positive, no decay is a product, and nothing is subtracted. Ties are
+kept separate throughout, because a tied source counts in the even sums and not in the odd ones, wherever it is.
 
-In degree 1 a state also has p, the sum weighted by distance (``laplex._scan``): it moves by
+In degree 1 a state also has p, the sum weighted by distance (``laplex._scan``), and moves by
 (v, p) -> exp(-u) (v, p + u v). The scan takes the ghosts' v as operands; their p is added to its result.
 """
 
@@ -37,8 +37,8 @@ from laplex.distributed._ranks import Ranks
 
 GHOSTS = 4  # left, left tied, right, right tied
 BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64
-AHEAD, BEHIND = [0, 4], [2, 5]  # places of v and p among a rank's numbers; top and bottom are 1 and 3
-# Sources that are reduced at a time in plain torch: what is computed for them stays in the cache, or keeps a GPU busy.
+AHEAD, BEHIND = [0, 4], [2, 5]  # indices of v and p among a rank's numbers; top and bottom are 1 and 3
+# Sources reduced at a time in plain torch: few enough that intermediates stay in the cache, or enough for a busy GPU.
 BLOCK = {"cpu": 1 << 15, "cuda": 1 << 22}
 
 
@@ -46,30 +46,30 @@ class Run(NamedTuple):
     """Sources [begin, end) that are in order."""
 
     begin: int
-    bottom: int  # behind those equal to the first source of all runs
-    top: int  # the first of those equal to the last source of all runs
+    bottom: int  # just past the sources equal to the first source of all runs
+    top: int  # the first source equal to the last source of all runs
     end: int
 
 
 class Edges(NamedTuple):
-    """The ends of one side on this rank, of each matrix."""
+    """The ends of one side's anchors on this rank, for each matrix."""
 
-    runs: tuple[tuple[Run, ...], ...]  # of each matrix
-    positions: Tensor  # (h, 4) float64: first, next, previous, last; those that do not exist are NaN
+    runs: tuple[tuple[Run, ...], ...]  # for each matrix
+    positions: Tensor  # (h, 4) float64: first, next, previous, last; NaN if there is none
 
 
 class Ghosts(NamedTuple):
-    """Where the ghosts of one side are, and how far from them the ends of the other ranks' sources."""
+    """Where the ghosts of one side are, and how far the ends of the other ranks' sources are from them."""
 
     positions: Tensor  # (h, GHOSTS) float64
-    gaps: Tensor  # (2, ranks, h, 2) float64: left, right; from ahead (behind) and top (bottom); inf for what is no part
+    gaps: Tensor  # (2, ranks, h, 2) float64: left, right; from ahead (behind) and top (bottom); inf if not included
     tied: Tensor  # (2, ranks, h) float64: 1 where top (bottom) is tied with the first (last) target here
 
 
 def edges(values: Tensor, spans: Sequence[Sequence[tuple[int, int]]]) -> Edges:
-    """The ends of anchors (h, width), which are in order in the spans (begin, end) of each matrix.
+    """The ends of anchors (h, width), which are in order within the spans (begin, end) of each matrix.
 
-    Those of a stale plan may be in any order; their ends are of no use, but all ranks get as far as to the error.
+    With a stale plan they may be in any order; the ends are then useless, but every rank still gets to the error.
     """
     positions = torch.full((len(spans), 4), torch.nan, dtype=torch.float64, device=values.device)
     for i, parts in enumerate(spans):
@@ -100,7 +100,7 @@ def _neighbours(pieces: list[Tensor], first: Tensor, last: Tensor) -> tuple[Tens
 
 
 def _bounds(piece: Tensor, first: Tensor, last: Tensor) -> tuple[int, int]:
-    """How many anchors of a piece in order are equal to the first, and how many are below the last."""
+    """How many anchors of a sorted piece are equal to the first, and how many are below the last."""
     return int(torch.searchsorted(piece, first, right=True)), int(torch.searchsorted(piece, last))
 
 
@@ -112,13 +112,13 @@ def _run(values: Tensor, part: tuple[int, int], positions: Tensor) -> Run:
 
 
 def ghosts(targets: Tensor, sources: Tensor, rank: int) -> Ghosts:
-    """The ghosts of this rank, from the positions (ranks, h, 4) of targets and sources on all ranks."""
+    """The ghosts of this rank, given the positions (ranks, h, 4) of targets and of sources on all ranks."""
     number = torch.arange(sources.shape[0], device=sources.device)[:, None]
     first, last = targets[rank, :, 0], targets[rank, :, 3]
     left, *from_left = _one_side(first, sources[..., 2:], number < rank)
     right, *from_right = _one_side(-last, -sources[..., :2].flip(-1), number > rank)
     positions = torch.stack([left, first, -right, last], -1)
-    positions = torch.where(positions.isnan(), sources[rank, :, :1], positions).nan_to_num(0.0)  # without targets: any
+    positions = torch.where(positions.isnan(), sources[rank, :, :1], positions).nan_to_num(0.0)  # no targets: any
     gaps, tied = (torch.stack(pair) for pair in zip(from_left, from_right, strict=True))
     return Ghosts(positions, gaps, tied)
 
@@ -126,8 +126,8 @@ def ghosts(targets: Tensor, sources: Tensor, rank: int) -> Ghosts:
 def _one_side(border: Tensor, ends: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The position of the ghost left of a border (h,), the gaps (ranks, h, 2) to it, and the ties (ranks, h) there.
 
-    `ends` (ranks, h, 2) are the last source but one and the last, `there` (ranks, 1) says which ranks are on the left.
-    Comparisons with NaN, an end that does not exist, are false.
+    `ends` (ranks, h, 2) are the second-to-last and the last source; `there` (ranks, 1) says which ranks are on the
+    left. An end that does not exist is NaN, so comparisons with it are false.
     """
     strict = (ends < border[:, None]) & there[..., None]
     nearest = torch.where(strict, ends, -torch.inf).amax((0, 2))
@@ -139,8 +139,8 @@ def _one_side(border: Tensor, ends: Tensor, there: Tensor) -> tuple[Tensor, Tens
 def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, degree: int) -> Tensor:
     """This rank's numbers for x (h, m, width) at sources (h, width): (h, m, 4), or (h, m, 6) in degree 1.
 
-    They are ahead, top, behind, bottom, and in degree 1 the p of ahead and of behind. The first rank is left of all
-    others, so nobody needs what it has for those on its left; nor what the last has for those on its right.
+    They are ahead, top, behind, bottom, and in degree 1 the p of ahead and of behind. No rank is left of the first or
+    right of the last, so the first rank's `behind` and `bottom` and the last rank's `ahead` and `top` are not needed.
     """
     numbers = x.new_zeros((*x.shape[:2], 4 + 2 * degree), dtype=torch.float64)
     for i, runs in enumerate(own.runs):
@@ -159,7 +159,7 @@ def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, d
 
 
 def _decayed(x: Tensor, s: Tensor, end: Tensor, tau: Tensor, degree: int) -> Tensor:
-    """(m, degree + 1): the sum of x (m, count) at s (count,), referred to one of its ends: v, and p in degree 1."""
+    """(m, degree + 1): the sum of x (m, count) at s (count,), referred to one end of s: v, and p in degree 1."""
     if s.device.type == "cpu" and not _compiled.MISSING and x.dtype == s.dtype and x.numel() > 0 and x.stride(-1) == 1:
         return _decayed_by_core(x, s.contiguous(), float(end), float(tau), degree)
     total = x.new_zeros((x.shape[0], degree + 1), dtype=torch.float64)
@@ -185,9 +185,9 @@ def _decayed_by_core(x: Tensor, s: Tensor, end: float, tau: float, degree: int) 
 
 
 def carried(numbers: Tensor, to: Ghosts, tau: Tensor, degree: int) -> tuple[Tensor, Tensor]:
-    """The ghosts' v (h, m, GHOSTS), and p of the left and the right one, (h, m, 2), from all ranks' numbers.
+    """The ghosts' v (h, m, GHOSTS), and the p of the left and the right ghost (h, m, 2), from all ranks' numbers.
 
-    The second is (h, m, 0) in degree 0.
+    In degree 0 the second is (h, m, 0).
     """
     values, slopes = [], []
     for side in range(2):

@@ -44,13 +44,13 @@ def linear(
     plan: Plan | None = None,
     group: Any = None,
 ) -> Tensor:
-    r"""y = x K^T with K(a, b) spread over the ranks of a group: :func:`laplex.linear` of shards.
+    r"""y = x K^T with K(a, b) spread over the ranks of a group: :func:`laplex.linear` on shards.
 
     Every rank passes its shards: columns of x with the anchors b (and phases psi) that belong to them, and the anchors
     a (and phases phi) of the rows whose results it wants. Shards may have any sizes, 0 included, and any order. All
-    ranks of the group must call together, and where one calls backward all must.
+    ranks of the group must call this together, and if one calls backward, all must.
 
-    Instead of shards all sharded arguments may be DTensors on a mesh of one dimension, placed as ``Shard(-1)`` or
+    Instead of shards, all sharded arguments may be DTensors on a one-dimensional mesh, placed as ``Shard(-1)`` or
     ``Replicate()``. The result is then a DTensor placed like a, and tau and weight may be replicated DTensors.
 
     Args:
@@ -60,16 +60,16 @@ def linear(
         tau: positive length scale, the same on all ranks: a number, or a tensor as in :func:`laplex.linear`.
         weight (H): the weights of a sum over the matrices of the batch, the same on all ranks; None for no sum.
         phi (*H, n of this rank), psi (*H, k of this rank): shards of the phases, both or neither.
-        plan: a :class:`laplex.distributed.Plan` of these anchors, to skip the sort and the moves of anchors.
-        group: a torch.distributed.ProcessGroup; None for that of the plan, or for all processes.
+        plan: a :class:`laplex.distributed.Plan` of these anchors, to skip sorting and moving them.
+        group: a torch.distributed.ProcessGroup; None for the plan's group, or for all processes.
 
     Returns:
         y (..., n of this rank): the results of this rank's rows.
 
-        Gradients, of any order, are those of the sum of the losses of all ranks: for x, a, b and phases of this rank's
-        shard, for tau and weight the whole gradient, on every rank the same.
+        Gradients, of any order, are those of the sum of all ranks' losses. For x, a, b and phases each rank gets the
+        gradient of its own shard; for tau and weight every rank gets the same whole gradient.
 
-        Errors raise on all ranks, with the message of the rank at fault. For the rest as in :func:`laplex.linear`.
+        Errors raise on all ranks, with the message of the rank at fault. All else is as in :func:`laplex.linear`.
     """
     where = "laplex.distributed.linear"
     given = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
@@ -105,7 +105,7 @@ def _linear(where: str, operands: _Operands, group: Any) -> Tensor:
 
 
 def _weighted_sum(x: Tensor, matrix: Matrix, plan: Plan, phase: tuple[Tensor, ...], weight: Tensor) -> Tensor:
-    """sum over h of weight_h x K_h^T: x (..., k) to (..., n)."""
+    """sum over h of weight_h x K_h^T, (..., n), for x (..., k)."""
     lead = x.shape[:-1]
     rows = x.reshape(math.prod(lead), x.shape[-1]).expand(weight.numel(), -1, -1)
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -114,9 +114,9 @@ def _weighted_sum(x: Tensor, matrix: Matrix, plan: Plan, phase: tuple[Tensor, ..
 
 
 def _product(x: Tensor, matrix: Matrix, plan: Plan, phase: tuple[Tensor, ...]) -> Tensor:
-    """x (h, m, k of this rank) to (h, m, n of this rank), in the dtype of x.
+    """Multiply x (h, m, k of this rank): (h, m, n of this rank), in the dtype of x.
 
-    Parts of a complex x, and the two channels of phases (``laplex._phase``), are more rows of the same exchange.
+    The parts of a complex x, and the two channels of phases (``laplex._phase``), become extra rows of one exchange.
     """
     if x.is_complex():
         parts = _product(torch.cat([x.real, x.imag], 1), matrix, plan, phase)
@@ -134,7 +134,7 @@ def _product(x: Tensor, matrix: Matrix, plan: Plan, phase: tuple[Tensor, ...]) -
 
 
 def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
-    """Check the arguments of this rank; what must be the same on all ranks."""
+    """Check the arguments of this rank, and return what must be the same on all ranks."""
     x, a, b, tau, weight, phi, psi, plan = operands
     if plan is not None and not isinstance(plan, Plan):
         raise TypeError(
@@ -165,11 +165,11 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
 
 
 def _values(where: str, tau: float | Tensor) -> None:
-    """Raise unless tau is a length scale. Waits for the device: a rank must not go on alone."""
+    """Raise unless tau is a valid length scale. This waits for the device, as no rank may continue alone."""
     if isinstance(tau, Tensor) and not bool(_checks.is_length(tau.detach()).all()):
         raise ValueError(_checks.bad_tau(where, tau.detach()))
 
 
 def _changed(operands: _Operands) -> bool:
-    """Whether the anchors are others than those that the plan was built from."""
+    """Whether the anchors differ from those that the plan was built from."""
     return operands.plan is not None and operands.plan._changed(operands.a, operands.b)

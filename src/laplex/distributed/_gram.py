@@ -1,7 +1,7 @@
-"""Gram matrices over ranks: few rows that all ranks have, many columns that are spread.
+"""Gram matrices over ranks: few rows, which all ranks have, and many columns, which are spread.
 
-M = sum over columns of weight_l K[:, l] K[:, l]^T, so the Gram matrix of all columns is the sum of those of the ranks'
-columns. Each is exact and in float64; one all-reduce of n x n numbers adds them.
+M = sum over columns of weight_l K[:, l] K[:, l]^T, so M is the sum of the Gram matrices of each rank's columns. Each of
+those is exact and in float64; one all-reduce of n x n numbers adds them.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ def gram(
     plan: LocalPlan | None = None,
     group: Any = None,
 ) -> Tensor:
-    r"""M = K diag(weight) K^T of K(a, b) with its columns spread over ranks: :func:`laplex.gram` of shards of b.
+    r"""M = K diag(weight) K^T for K(a, b) with its columns spread over ranks: :func:`laplex.gram` on shards of b.
 
-    All ranks pass the same a, which is short, and each its own shard of b, with the weights and phases that belong to
-    it. Shards may have any sizes, 0 included, and any order; nothing of them is sent. All ranks must call together, and
-    where one calls backward all must.
+    All ranks pass the same a, which is short, and each passes its own shard of b, with the weights and phases that
+    belong to it. Shards may have any sizes, 0 included, and any order; no part of them is sent. All ranks must call
+    this together, and if one calls backward, all must.
 
     Args:
         a (*H, n): row anchors, the same on all ranks.
         b (*H, k of this rank): the shard of the column anchors, same dtype.
         weight (..., k of this rank): the shard of the weights, as in :func:`laplex.gram`; None for ones.
         tau: positive length scale, the same on all ranks.
-        phi (*H, n): phases of the rows, the same on all ranks. psi (*H, k of this rank): the shard of those of columns.
+        phi (*H, n): phases of the rows, the same on all ranks. psi (*H, k of this rank): shard of the columns' phases.
         plan: a :class:`laplex.Plan` of a and of this rank's b, on all ranks or on none.
         group: a torch.distributed.ProcessGroup; None for all processes.
 
     Returns:
-        M, of the shape and dtype that :func:`laplex.gram` has, the same on all ranks.
+        M, with the shape and dtype that :func:`laplex.gram` returns, the same on all ranks.
 
-        Gradients, of any order, are those of the sum of the losses of all ranks: for b, weight and psi of this rank's
-        shard, for a, tau and phi the whole gradient. Where all ranks compute one loss of M, divide it by their number.
+        Gradients, of any order, are those of the sum of all ranks' losses. For b, weight and psi each rank gets the
+        gradient of its own shard; for a, tau and phi, the whole gradient. If all ranks compute the same loss of M,
+        divide it by the number of ranks.
 
         Errors raise on all ranks, with the message of the rank at fault.
     """
@@ -65,9 +66,9 @@ def gram(
         results.append(_of_shard(where, ranks, plan, **given))
         return {}
 
-    agree(where, ranks, compute)  # a plan may be stale, or memory short, on one rank
+    agree(where, ranks, compute)  # on one rank, the plan may be stale or memory may run out
     summed = total(results[0], ranks)
-    matrix = torch.triu(summed) + torch.triu(summed, 1).mT  # the ranks' parts may be added in any order: symmetric
+    matrix = torch.triu(summed) + torch.triu(summed, 1).mT  # symmetric, in whatever order the ranks' parts were added
     return matrix.to(a.dtype if weight is None else weight.dtype)
 
 

@@ -1,7 +1,7 @@
-"""The part of a matrix on one rank: products of what the rank owns and of the ghosts (``_ends``), by any backend.
+"""One rank's part of a matrix: products with the sources it owns and with the ghosts (``_ends``), by any backend.
 
-Both sides have the positions of four ghosts after their own anchors. Operands and results have no numbers for them: the
-ghosts' values are passed apart, so that an operand need not be copied to make room for them.
+On both sides the positions of four ghosts follow the rank's own anchors. Operands and results have no entries for them:
+the ghosts' values are passed separately, so that an operand need not be copied to make room.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laplex.distributed._ends import GHOSTS
 
 
 class Here(NamedTuple):
-    """The anchors here, with the positions of ghosts, their order, and the backend that multiplies."""
+    """The anchors here followed by the positions of ghosts, their order, and the backend that multiplies."""
 
     target: Tensor  # (h, n + GHOSTS)
     source: Tensor  # (h, k + GHOSTS)
@@ -28,7 +28,7 @@ class Here(NamedTuple):
 
     @classmethod
     def planned(cls, target: Tensor, source: Tensor, plan: Plan) -> Here:
-        """Of the anchors that a plan was made of. Where the plan has a copy of them, that is used."""
+        """For the anchors that the plan was made of. The plan's own copy of them is used if it has one."""
         order = plan._order
         return cls(_anchors(target, order.target), _anchors(source, order.source), order, plan._table)
 
@@ -41,7 +41,7 @@ class Here(NamedTuple):
 
     @property
     def takes_tail(self) -> bool:
-        """Whether the backend takes the ghosts' values apart."""
+        """Whether the backend takes the ghosts' values as a separate argument."""
         return self.table.takes_tail and self.order.layout == "merged"
 
 
@@ -53,7 +53,7 @@ def _anchors(anchors: Tensor, side: Side) -> Tensor:
 
 
 def scan(x: Tensor, tail: Tensor, here: Here, tau: Tensor, *, odd: bool, degree: int) -> tuple[Tensor, Tensor]:
-    """(A x, B x) for x (h, m, k) here and tail (h, m, GHOSTS), to (h, m, n)."""
+    """(A x, B x), (h, m, n) each, for x (h, m, k) here and the ghosts' values, tail (h, m, GHOSTS)."""
     if here.takes_tail:
         return here.table.scan(x, here.matrix(tau), odd=odd, degree=degree, tail=tail)
     even, difference = here.table.scan(torch.cat([x, tail], -1), here.matrix(tau), odd=odd, degree=degree)
@@ -63,7 +63,7 @@ def scan(x: Tensor, tail: Tensor, here: Here, tau: Tensor, *, odd: bool, degree:
 def pullback(
     g: Tensor, tail: Tensor, x: Tensor, odd_x: Tensor, here: Here, tau: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar, and an empty tau_bar for the cotangent g (h, m, n) of A x, with the ghosts' as its tail."""
+    """x_bar, t_bar, s_bar and an empty tau_bar for the cotangent g (h, m, n) of A x; tail is the ghosts' cotangent."""
     if here.takes_tail:
         return here.table.pullback(g, x, odd_x, here.matrix(tau), to_tau=False, tail=tail)
     x, odd_x = (torch.nn.functional.pad(rows, (0, GHOSTS if rows.shape[-1] else 0)) for rows in (x, odd_x))
@@ -72,7 +72,7 @@ def pullback(
 
 
 def ties(x: Tensor, tail: Tensor, here: Here) -> Tensor:
-    """T x: the sums over the sources equal to each target."""
+    """T x: for each target, the sum over the sources equal to it."""
     return _without_ghosts(dense_ties(torch.cat([x, tail], -1), here.target, here.source))
 
 

@@ -1,10 +1,10 @@
-"""Values of anchors, moved from the ranks that hold them to the ranks that own them, and back.
+"""Moving the values that belong to anchors from the ranks that hold them to the ranks that own them, and back.
 
-The caller's shards are in any order. Every rank owns an interval of the line. Of one matrix it holds what it owns as it
-arrives: rank by rank, each rank's part in order. The matrices of a batch it holds in order, padded to one width. A move
-fills pads with zeros, and the move back ignores them, so each is the transpose of the other.
+The caller's shards are in any order. Every rank owns an interval of the line. A single matrix is kept as it arrives:
+rank by rank, each rank's part in order. The matrices of a batch are sorted and padded to one width. A move fills the
+padding with zeros, and the move back ignores it, so each is the transpose of the other.
 
-Large operands: the first write to a new page of memory takes longer than all that is done with it, so new memory has
+Large operands: the first write to a new page of memory takes longer than all the work done with it, so new memory gets
 large pages where the compiled core can ask for them.
 """
 
@@ -22,38 +22,38 @@ from laplex.distributed._ranks import Ranks, new_memory
 
 
 class Share(NamedTuple):
-    """The anchors of one side that this rank holds, h matrices of `size` each, and those that it owns."""
+    """The anchors of one side that this rank holds (h matrices of `size` each), and those that it owns."""
 
-    given: Tensor  # (held,) int64: places in the caller's (h * size), in the order in which they are sent
-    slots: Tensor  # (owned,) int64: places in (h * width), each matrix in order, of what arrives
-    sent: tuple[int, ...]  # to each rank
+    given: Tensor  # (held,) int64: indices into the caller's (h * size), in the order in which they are sent
+    slots: Tensor  # (owned,) int64: where each arriving value goes in (h * width), each matrix in order
+    sent: tuple[int, ...]  # how many to each rank
     received: tuple[int, ...]
     size: int
-    counts: tuple[int, ...]  # owned, of each matrix
-    width: int  # the largest count, and at least 1: all ranks must get as far as to the exchange
-    stays: bool  # on all ranks: every rank owns what it holds, and nothing is exchanged
-    ordered: bool  # on this rank: and holds it in order, so that nothing moves at all
+    counts: tuple[int, ...]  # owned, for each matrix
+    width: int  # the largest count, and at least 1: all ranks must get as far as the exchange
+    stays: bool  # the same on all ranks: every rank owns what it holds, and nothing is exchanged
+    ordered: bool  # on this rank: what it holds is also in order, so that nothing moves at all
 
     @property
     def spans(self) -> Sequence[Sequence[tuple[int, int]]]:
-        """The parts of what is owned, of each matrix, that are in order."""
+        """The spans (begin, end) of the owned anchors within which they are in order, for each matrix."""
         if len(self.counts) > 1:
             return [[(0, count)] for count in self.counts]
         return [list(itertools.pairwise(itertools.accumulate(self.received, initial=0)))]
 
 
 def moved(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: x (h, m, size) of the caller to (h, m, width) of the owners."""
+    """Move the caller's x (h, m, size) to its owners: (h, m, width). Differentiable."""
     return x if share.ordered else _Move.apply(x, share, ranks, False)
 
 
 def moved_back(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: y (h, m, width) of the owners to (h, m, size) of the caller."""
+    """Move the owners' y (h, m, width) back to the caller: (h, m, size). Differentiable."""
     return y if share.ordered else _Move.apply(y, share, ranks, True)
 
 
 def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """x (h, m, size) to (h, m, width)."""
+    """Move x (h, m, size) to its owners: (h, m, width)."""
     if share.ordered:
         return x
     sent = _picked(x, share.given)
@@ -67,7 +67,7 @@ def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
 
 
 def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """y (h, m, width) to (h, m, size)."""
+    """Move y (h, m, width) back to its holders: (h, m, size)."""
     if share.ordered:
         return y
     h = len(share.counts)
@@ -77,18 +77,18 @@ def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
 
 
 def sorted_here(values: Tensor, share: Share) -> Tensor:
-    """Differentiable: values (m, width) of one matrix, as its owner holds them, in order."""
+    """Sort values (m, width) of one matrix from the layout in which its owner holds them. Differentiable."""
     return torch.empty_like(values).index_copy(-1, share.slots, values[..., : share.counts[0]])
 
 
 def as_held(values: Tensor, share: Share) -> Tensor:
-    """Differentiable: values (m, width) in order, as the owner of one matrix holds them."""
+    """Put sorted values (m, width) into the layout in which the owner of one matrix holds them. Differentiable."""
     there = values.index_select(-1, share.slots)
     return torch.nn.functional.pad(there, (0, share.width - there.shape[-1]))
 
 
 def _picked(x: Tensor, places: Tensor) -> Tensor:
-    """Lines (count, m) of x (h, m, size), at places among (h * size): what belongs to one anchor lies together."""
+    """Lines (count, m) of x (h, m, size), at places among (h * size): the values of one anchor are contiguous."""
     h, m, size = x.shape
     lines = new_memory(x, (places.numel(), m))
     if m == 1:
@@ -97,7 +97,7 @@ def _picked(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _placed(lines: Tensor, places: Tensor, h: int, size: int) -> Tensor:
-    """The inverse: lines (h * size, m), each put at its place, as rows (h, m, size)."""
+    """The inverse: rows (h, m, size), made by putting each of the lines (h * size, m) at its place."""
     m = lines.shape[1]
     out = new_memory(lines, (h * size, m))
     if m == 1:
@@ -129,7 +129,7 @@ def _as_rows(lines: Tensor, h: int) -> Tensor:
 
 
 class _Move(torch.autograd.Function):
-    """Either direction; each is the other's derivative, in every order and mode."""
+    """A move in either direction; each is the other's derivative, in every order and mode."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: Share, ranks: Ranks, back: bool) -> Tensor:
@@ -147,7 +147,7 @@ class _Move(torch.autograd.Function):
 
 
 class _Owned(torch.autograd.Function):
-    """Anchors (h, size) whose owners already have them, as `there` (h, width): only the gradient moves."""
+    """Anchors (h, size) that their owners already have as `there` (h, width): only the gradient moves."""
 
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, there: Tensor, share: Share, ranks: Ranks) -> Tensor:
@@ -164,12 +164,12 @@ class _Owned(torch.autograd.Function):
 
 
 def owned(anchors: Tensor, there: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: anchors (h, size) of the caller, which the owners have as `there` (h, width)."""
+    """The caller's anchors (h, size), which their owners already have as `there` (h, width). Differentiable."""
     return _Owned.apply(anchors, there, share, ranks)  # type: ignore[no-any-return]
 
 
 class _Same(torch.autograd.Function):
-    """A tensor that all ranks have: its gradient is the sum of the gradients of all."""
+    """A tensor that all ranks have: its gradient is the sum of all ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, ranks: Ranks, summed: bool) -> Tensor:
@@ -186,10 +186,10 @@ class _Same(torch.autograd.Function):
 
 
 def total(value: Tensor, ranks: Ranks) -> Tensor:
-    """Differentiable: the sum of the values of all ranks, on every rank; the gradient is that of all losses."""
+    """The sum of all ranks' values, on every rank. Differentiable: the gradient is that of the sum of all losses."""
     return _Same.apply(value, ranks, True)  # type: ignore[no-any-return]
 
 
 def same(value: Tensor, ranks: Ranks) -> Tensor:
-    """Differentiable: a value that is the same on all ranks, whose gradient on every rank is that of all losses."""
+    """A value that is the same on all ranks. Differentiable: on every rank the gradient is that of all losses."""
     return _Same.apply(value, ranks, False)  # type: ignore[no-any-return]

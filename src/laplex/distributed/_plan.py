@@ -1,4 +1,4 @@
-"""A plan over ranks: who owns which anchors, and their order there."""
+"""A plan over ranks: which rank owns which anchors, and their order there."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Settled(NamedTuple):
 
     rows: Tensor  # (h, width)
     cols: Tensor
-    plan: LocalPlan  # of these
+    plan: LocalPlan  # of these anchors
     order: SpreadOrder
 
 
 class Plan:
     """The order of anchors a (*H, n) and b (*H, k) whose last dimensions are spread over the ranks of a group.
 
-    Every rank passes its own shards, of any sizes and in any order, none of them empty or some. A sample sort gives
-    each rank an interval of the line, with about equally many anchors. A product sends the operand to the owners of its
-    columns, multiplies there, exchanges a few numbers per row, and sends the results back to where the rows are.
+    Every rank passes its own shards, which may have any sizes, 0 included, and any order. A sample sort gives each rank
+    an interval of the line, with about equally many anchors. A product sends the operand to the owners of its columns,
+    multiplies there, exchanges a few numbers per row, and sends the results back to where the rows are.
 
-    Where the shards already are such intervals, in the order of ranks, nothing but those few numbers is exchanged.
-    :meth:`arrange_rows` and :meth:`arrange_columns` bring values into that layout, to keep them there.
+    If the shards already are such intervals, in the order of ranks, only those few numbers are exchanged.
+    :meth:`arrange_rows` and :meth:`arrange_columns` bring values into that layout, so that you can keep them there.
 
-    All ranks of the group must make the plan, and use it, together. Used with anchors that moved past one another, it
-    raises :class:`laplex.StalePlanError` on all ranks. :meth:`update` makes the plan for them.
+    All ranks of the group must make the plan, and use it, together. If it is used with anchors that have moved past one
+    another, it raises :class:`laplex.StalePlanError` on all ranks; :meth:`update` makes a plan for them.
 
     Both sides may be DTensors, as in :func:`laplex.distributed.linear`.
 
@@ -57,11 +57,11 @@ class Plan:
     """
 
     local_shape: tuple[int, ...]  # (*H, n, k) of the shards on this rank
-    shape: tuple[int, ...]  # of all
+    shape: tuple[int, ...]  # over all ranks
     _ranks: Ranks
     _shares: tuple[Share, Share]
     _settled: Settled
-    _given: tuple[Tensor, Tensor]  # copies of the anchors, to see whether they changed
+    _given: tuple[Tensor, Tensor]  # copies of the anchors, to detect changes
     _known: tuple[Known, Known]
     __setattr__ = frozen
 
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def owned(self) -> tuple[int, int]:
-        """How many rows and columns this rank owns, of all matrices."""
+        """How many rows and columns this rank owns, over all matrices."""
         rows, cols = self._shares
         return sum(rows.counts), sum(cols.counts)
 
@@ -105,15 +105,15 @@ class Plan:
         )
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
-        """The plan for anchors that moved since this one was made."""
+        """A plan for anchors that have moved since this one was made."""
         return Plan(a, b, group=self.group)
 
     def arrange_rows(self, values: Tensor) -> Tensor:
-        """Values (..., n of this rank), one for each row, as the plan has them: each rank's interval, in order."""
+        """Move values (..., n of this rank), one per row, into the plan's layout: each rank's interval, in order."""
         return self._arranged("arrange_rows", values, 0)
 
     def arrange_columns(self, values: Tensor) -> Tensor:
-        """Values (..., k of this rank), one for each column, as the plan has them: each rank's interval, in order."""
+        """Move values (..., k of this rank), one per column, into the plan's layout: each rank's interval, in order."""
         return self._arranged("arrange_columns", values, 1)
 
     def restore_rows(self, values: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class Plan:
         return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
 
     def _agreed(self, method: str, values: Any, size: int) -> Tensor:
-        """Values of this size on this rank, which all ranks pass in the same form."""
+        """Check that the values have this size on this rank and the same form on all ranks, and return them."""
         where, values = f"laplex.distributed.Plan.{method}", resolved(values)
 
         def check() -> dict[str, Any]:
@@ -166,7 +166,7 @@ class Plan:
         return checked
 
     def _changed(self, a: Tensor, b: Tensor) -> bool:
-        """Whether these anchors of the caller are others than those of the plan, bit for bit."""
+        """Whether the caller's anchors differ in any bit from those of the plan."""
         pairs = zip(self._known, self._given, (a, b), strict=True)
         return not all(known.still(now) or torch.equal(before, now) for known, before, now in pairs)
 
@@ -184,7 +184,7 @@ class Plan:
             )
 
     def _matrix(self, where: str, a: Tensor, b: Tensor, tau: Tensor, *, changed: bool) -> Matrix:
-        """The matrix of anchors a (h, n) and b (h, k) of the caller and tau (h,), differentiable in all of them."""
+        """The matrix of the caller's anchors a (h, n) and b (h, k) and tau (h,), differentiable in all of them."""
         settled = self._settled
         if changed:
             settled = _settle(where, (a.detach(), b.detach()), self._shares, self._ranks, settled.plan)
@@ -193,7 +193,7 @@ class Plan:
         return Matrix(rows, cols, tau, settled.order, SPREAD)  # type: ignore[arg-type]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        return self  # nothing in it changes, and a group of processes cannot be copied
+        return self  # a plan never changes, and a process group cannot be copied
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -209,7 +209,7 @@ class Plan:
 def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
     """The local parts of DTensors (``_tensors.Spread``), or None if there are none.
 
-    Imported here: what DTensors need takes a second to import, and a program that has none has not imported it.
+    Imported here because the DTensor module takes a second to import, and a program without DTensors never does.
     """
     if "torch.distributed.tensor" not in sys.modules:
         return None
@@ -218,7 +218,7 @@ def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
 
 
 def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
-    """Check the anchors of this rank; what must be the same on all ranks."""
+    """Check the anchors of this rank, and return what must be the same on all ranks."""
     _checks.anchor_pair(where, a, b)
     plain_arguments(where, (a, b))
     batch = _checks.batch_shape(where, a, b, 1.0)
@@ -231,7 +231,7 @@ def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
 
 
 def planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
-    """The plan of anchors that were checked. It may be made in inference mode, and used where gradients are wanted."""
+    """The plan of checked anchors. It may be made in inference mode and used later where gradients are wanted."""
     with normal_mode():
         return _planned(where, a, b, ranks)
 
@@ -270,9 +270,9 @@ def _settle(
     ranks: Ranks,
     old: LocalPlan | None,
 ) -> Settled:
-    """Anchors (h, n) and (h, k) of the caller where they are owned, and the order of those that are here.
+    """Move the caller's anchors (h, n) and (h, k) to their owners, and find the order of those that are here.
 
-    With the old plan of a time before they moved, all ranks raise if they moved past one another.
+    Given the plan from before the anchors moved, all ranks raise if any have moved past one another.
     """
     sides = [to_owners(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True)]
     own = [edges(side, share.spans) for side, share in zip(sides, shares, strict=True)]
@@ -296,7 +296,7 @@ def _settle(
 
 
 def _with_ghosts(side: Tensor, share: Share, others: Ghosts) -> Tensor:
-    """Anchors (h, width) and then the positions of ghosts. Pads are where the first of these is."""
+    """Anchors (h, width) followed by the positions of ghosts. Padding gets the position of the first ghost."""
     anchors = torch.cat([side, others.positions.to(side.dtype)], -1)
     for i, count in enumerate(share.counts):
         anchors[i, count : share.width] = others.positions[i, 0]
@@ -304,14 +304,14 @@ def _with_ghosts(side: Tensor, share: Share, others: Ghosts) -> Tensor:
 
 
 def _apart(positions: Tensor) -> bool:
-    """Whether the anchors of every rank, ends (ranks, 2, h, 4), are beyond those of all lower ranks."""
+    """Whether the anchors of every rank, with ends (ranks, 2, h, 4), are beyond those of all lower ranks."""
     low = positions[..., 0].nan_to_num(torch.inf).amin(1)
     high = positions[..., 3].nan_to_num(-torch.inf).amax(1)
     return bool((high.cummax(0).values[:-1] <= low[1:]).all())
 
 
 def _are_sorted(anchors: Tensor, share: Share) -> bool:
-    """Whether anchors (h, width) are in the order that they had when they were sorted, where they are owned."""
+    """Whether anchors (h, width), on their owner, are still in the order that they had when they were sorted."""
     if share.ordered or len(share.counts) > 1:
         pieces = [anchors[i, :count] for i, count in enumerate(share.counts)]
     else:

@@ -1,4 +1,4 @@
-"""The processes of a group, and the ways in which they exchange tensors."""
+"""The processes of a group, and how they exchange tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ranks(NamedTuple):
     """The processes of a group, as one of them sees them."""
 
     group: Any  # a ProcessGroup, or None for the group of all processes
-    rank: int  # of this process in the group
+    rank: int  # the rank of this process in the group
     size: int
 
     @property
@@ -27,13 +27,13 @@ class Ranks(NamedTuple):
         return torch.device("cpu")
 
     def gathered(self, tensor: Tensor) -> Tensor:
-        """(size, *shape): the tensors of all ranks, which have one shape."""
+        """(size, *shape): the tensors of all ranks, which have the same shape."""
         everyone = tensor.new_empty((self.size, *tensor.shape))
         dist.all_gather(list(everyone.unbind(0)), tensor.contiguous(), group=self.group)
         return everyone
 
     def exchanged(self, values: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
-        """(sum(received), ...): values (sum(sent), ...), cut into one part for every rank, and their parts for this."""
+        """All-to-all: cut values (sum(sent), ...) into a part for each rank, and collect (sum(received), ...)."""
         arrived = new_memory(values, (sum(received), *values.shape[1:]))
         dist.all_to_all_single(arrived, values.contiguous(), list(received), list(sent), group=self.group)
         return arrived
@@ -45,21 +45,21 @@ class Ranks(NamedTuple):
         return summed
 
     def from_first(self, tensor: Tensor) -> Tensor:
-        """The tensor of the first rank, where all have one of the same shape and dtype."""
+        """The first rank's tensor; all ranks pass one of the same shape and dtype."""
         copy = tensor.clone(memory_format=torch.contiguous_format)
         first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
         dist.broadcast(copy, first, group=self.group)
         return copy
 
     def objects(self, value: object) -> list[Any]:
-        """The objects of all ranks: slow, for errors."""
+        """The objects of all ranks. Slow: used for errors."""
         everyone: list[Any] = [None] * self.size
         dist.all_gather_object(everyone, value, group=self.group)
         return everyone
 
 
 def new_memory(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of this shape that is yet to be filled, in large pages."""
+    """An uninitialized tensor of this shape, in large pages."""
     memory = like.new_empty(tuple(shape))
     if memory.device.type == "cpu" and not _compiled.MISSING:
         _compiled.core.use_large_pages(memory.data_ptr(), memory.nbytes)

@@ -1,8 +1,7 @@
-"""Products with a matrix whose rows and columns are spread over ranks, as a backend: ``laplex._scan.autograd`` uses it.
+"""Products with a matrix whose rows and columns are spread over ranks, as a backend for ``laplex._scan.autograd``.
 
-A rank's own sources and four ghosts, which stand for all sources elsewhere (``_ends``), are the sources of an ordinary
-scan on this rank (``_local``). So every derivative, of every order, is what it is on one device, with the exchange in
-its products.
+Each rank runs an ordinary scan (``_local``) over its own sources and four ghosts, which stand for all sources elsewhere
+(``_ends``). So derivatives of every order are computed as on one device, with the exchange inside each product.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from laplex.distributed._ranks import Ranks
 class Half(NamedTuple):
     """One side of a spread matrix on this rank."""
 
-    counts: tuple[int, ...]  # of anchors, in each matrix
+    counts: tuple[int, ...]  # how many anchors each matrix has
     own: Edges
     others: Ghosts  # the sources of this side on other ranks, as the targets of the other side see them
 
 
 class SpreadOrder(NamedTuple):
-    """The order of a matrix over ranks: that of the part here, and what is needed of the others."""
+    """The order of a matrix over ranks: that of the part here, and what is needed from the other ranks."""
 
     here: Here
     target: Half
@@ -45,7 +44,7 @@ class SpreadOrder(NamedTuple):
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
-    """(A x, B x) of a degree: x (h, m, width of the sources) -> (h, m, width of the targets) twice."""
+    """(A x, B x) in the given degree: x (h, m, width of the sources) -> (h, m, width of the targets) twice."""
     order: Any = matrix.order
     tail, slopes = _from_others(x, matrix, degree)
     even, difference = _local.scan(x, tail, order.here, matrix.tau, odd=odd, degree=degree)
@@ -70,12 +69,12 @@ def pullback(
 
 
 def ties(x: Tensor, matrix: Matrix) -> Tensor:
-    """T x, differentiable: the sums over the sources equal to each target, on all ranks."""
+    """T x: for each target, the sum over the sources equal to it, on all ranks. Differentiable."""
     return _Ties.apply(x, *matrix)  # type: ignore[no-any-return]
 
 
 class _Ties(torch.autograd.Function):
-    """T is constant where no anchors pass one another, and its transpose is that of the transposed matrix."""
+    """T is constant as long as no anchors pass one another, and its transpose is the T of the transposed matrix."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *fields: Any) -> Tensor:
@@ -105,7 +104,7 @@ SPREAD = TORCH._replace(
 
 
 def _from_others(x: Tensor, matrix: Matrix, degree: int) -> tuple[Tensor, Tensor]:
-    """The ghosts' values for x (h, m, width): (h, m, GHOSTS), and in degree 1 their p, (h, m, 2) in float64."""
+    """The ghosts' values for x (h, m, width): (h, m, GHOSTS), and in degree 1 also their p, (h, m, 2) in float64."""
     order: Any = matrix.order
     _, own, others = order.source
     values, slopes = exchanged(x, matrix.source, matrix.tau, own, others, order.ranks, degree)
@@ -113,7 +112,7 @@ def _from_others(x: Tensor, matrix: Matrix, degree: int) -> tuple[Tensor, Tensor
 
 
 def _slopes_at_targets(slopes: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
-    """The p of the left and the right ghost (h, m, 2), each with its decay up to every target: (h, m, width) twice."""
+    """The p of the left and the right ghost (h, m, 2), each decayed up to every target: (h, m, width) twice."""
     order: Any = matrix.order
     t, positions = matrix.target.double(), order.source.others.positions
     from_left, from_right = (
@@ -123,7 +122,7 @@ def _slopes_at_targets(slopes: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
 
 
 def _blank(values: Tensor, half: Half) -> Tensor:
-    """Zeros in the pads of values (h, ..., width), in place."""
+    """Zero the padding of values (h, ..., width), in place."""
     width = values.shape[-1]
     for i, count in enumerate(half.counts):
         if count < width:

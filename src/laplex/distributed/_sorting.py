@@ -1,12 +1,12 @@
-"""Sample sort: which rank owns which anchors, and what is sent where.
+"""Sample sort: decides which rank owns which anchors, and what is sent where.
 
-All anchors of both sides are ordered by (value, side, rank, index), in which no two are equal, so runs of equal anchors
-are shared by as many ranks as they need. Every rank sorts what it holds and sends regular samples of it to all; w - 1
-of the samples, the splitters, cut the line into w intervals of about equally many anchors, one for each rank. Nothing
-is moved to make them equal. Where the shards already are intervals in the order of ranks, and no rank holds much more
-than its share, every rank owns what it holds, and nothing is moved at all.
+All anchors of both sides are ordered by the key (value, side, rank, index). No two keys are equal, so a run of equal
+anchors can be shared by as many ranks as it needs. Every rank sorts what it holds and sends regular samples of it to
+all; w - 1 of the samples, the splitters, cut the line into w intervals with about equally many anchors, one per rank.
+Nothing is moved to make the counts equal. If the shards already are intervals in the order of ranks, and no rank holds
+much more than its share, every rank owns what it holds, and nothing is moved at all.
 
-Where runs of equal anchors must stay together, they are cut by value alone: a splitter's run goes to its right.
+Where runs of equal anchors must stay together, cuts are by value alone: the run of a splitter goes to its right.
 
     D. J. DeWitt, J. F. Naughton, D. A. Schneider, Parallel sorting on a shared-nothing architecture using
         probabilistic splitting, Parallel and Distributed Information Systems (1991).
@@ -23,14 +23,14 @@ from laplex.distributed._moves import Share
 from laplex.distributed._ranks import Ranks
 
 SAMPLES = 512  # per side, rank and matrix: a rank's share is off by at most 1 / 512 of all anchors
-CROWDED = 1.5  # times the mean: a rank that holds more hands some over, even where all shards are in order
+CROWDED = 1.5  # times the mean: a rank that holds more hands some over, even if all shards are in order
 
 
 class Sorted(NamedTuple):
-    """What this rank holds of one side: (h, size), each matrix in order."""
+    """What this rank holds of one side: (h, size), each matrix sorted."""
 
     values: Tensor
-    places: Tensor  # int64: in the caller's order
+    places: Tensor  # int64: indices in the caller's order
 
 
 class Splitters(NamedTuple):
@@ -43,7 +43,7 @@ class Splitters(NamedTuple):
 
 
 def shared(a: Tensor, b: Tensor, ranks: Ranks, *, together: bool = False) -> tuple[Share, Share]:
-    """The shares of a (h, n) and b (h, k). With `together` equal anchors have one owner."""
+    """The shares of a (h, n) and b (h, k). With `together`, equal anchors have one owner."""
     sides = [Sorted(*side.sort(dim=-1, stable=True)) for side in (a, b)]
     if _are_intervals(sides, ranks, together):
         cuts = [_own_cuts(side, ranks) for side in sides]
@@ -60,9 +60,9 @@ def shared(a: Tensor, b: Tensor, ranks: Ranks, *, together: bool = False) -> tup
 
 
 def _are_intervals(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
-    """Whether the shards are intervals of the line in the order of ranks, none much longer than the mean.
+    """Whether the shards are intervals of the line in the order of ranks, none with many more anchors than the mean.
 
-    With `together` no two of them may meet in a point.
+    With `together`, no two intervals may share an end point.
     """
     h = sides[0].values.shape[0]
     held = sum(side.values.shape[-1] for side in sides)
@@ -80,24 +80,24 @@ def _are_intervals(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
 
 
 def _own_cuts(side: Sorted, ranks: Ranks) -> Tensor:
-    """(h, ranks + 1): all that this rank holds goes to itself."""
+    """(h, ranks + 1): the cuts with which this rank keeps everything that it holds."""
     h, size = side.values.shape
     here = torch.arange(ranks.size + 1) > ranks.rank
     return (here * size).expand(h, -1)
 
 
 def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
-    """By regular samples of all ranks, each of which stands for as many anchors as its rank holds for every sample."""
+    """Splitters from regular samples of all ranks; a sample is weighted by its rank's anchors per sample."""
     device = sides[0].values.device
     samples, places = [], []
     for values, index in sides:
         size = values.shape[-1]
         steps = ((torch.arange(SAMPLES, device=device) + 0.5) * (size / SAMPLES)).long().clamp(max=max(size - 1, 0))
         some = steps[: SAMPLES if size > 0 else 0]
-        short = SAMPLES - some.numel()  # all of them, where the rank holds nothing
+        short = SAMPLES - some.numel()  # SAMPLES if the rank holds nothing
         samples.append(torch.nn.functional.pad(values[:, some].double(), (0, short)))
         places.append(torch.nn.functional.pad(index[:, some], (0, short)))
-    # Flattened in the order of the key: side, rank, index. The stable sort by value then is the sort by key.
+    # Flattened in the order of the key (side, rank, index), so that a stable sort by value is a sort by key.
     value, index = (
         ranks.gathered(torch.stack(part, 1)).permute(1, 2, 0, 3).flatten(1) for part in (samples, places)
     )  # (h, 2 * ranks * SAMPLES)
@@ -114,7 +114,7 @@ def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
 
 
 def _cuts(side: Sorted, number: int, splitters: Splitters, ranks: Ranks) -> Tensor:
-    """(h, ranks + 1) on the CPU: the anchors [cuts[r], cuts[r + 1]) of this side, in order, go to rank r."""
+    """(h, ranks + 1) on the CPU: the sorted anchors [cuts[r], cuts[r + 1]) of this side go to rank r."""
     values, places = side
     keys = splitters.value.to(values.dtype).contiguous()  # they are anchors, so nothing is rounded
     below, upto = (torch.searchsorted(values, keys, right=right).cpu() for right in (False, True))
@@ -129,7 +129,7 @@ def _cuts(side: Sorted, number: int, splitters: Splitters, ranks: Ranks) -> Tens
 
 
 def _cuts_by_value(side: Sorted, splitters: Splitters) -> Tensor:
-    """The same, without a cut between anchors that are equal."""
+    """The same, without a cut between equal anchors."""
     keys = splitters.value.to(side.values.dtype).contiguous()
     return _with_ends(torch.searchsorted(side.values, keys).cpu(), side.values)
 
@@ -139,7 +139,7 @@ def _with_ends(cuts: Tensor, values: Tensor) -> Tensor:
 
 
 def _share(anchors: Tensor, index: Tensor, cuts: Tensor, ranks: Ranks, stays: bool) -> Share:
-    """The share of anchors (h, size) that are in order by index, cut for the ranks."""
+    """The share of anchors (h, size), which index puts in order and cuts divide among the ranks."""
     h, size = anchors.shape
     parts = (cuts[:, 1:] - cuts[:, :-1]).mT.contiguous()  # (ranks, h)
     incoming = ranks.exchanged(parts.to(ranks.device), [1] * ranks.size, [1] * ranks.size).cpu()
@@ -157,9 +157,9 @@ def _share(anchors: Tensor, index: Tensor, cuts: Tensor, ranks: Ranks, stays: bo
 
 
 def _slots(arrived: Tensor, incoming: Tensor, width: int) -> Tensor:
-    """Where anchors that arrived by rank and matrix, incoming (ranks, h) of them, belong among (h * width) in order.
+    """Where the anchors that arrived, incoming (ranks, h) by rank and matrix, belong in the sorted (h * width).
 
-    The parts of each rank are in order, and ranks arrive in order, so a stable sort by value sorts by the whole key.
+    Each rank's part is in order, and ranks arrive in order, so a stable sort by value sorts by the whole key.
     """
     ends = incoming.flatten().cumsum(0).view(incoming.shape)
     slots = torch.empty_like(arrived, dtype=torch.int64)

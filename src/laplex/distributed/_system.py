@@ -1,26 +1,26 @@
 r"""K(a, a) + diag over ranks: solves, log determinants and Gaussian densities, with one exchange of a few numbers.
 
-In order, rank r owns an interval with the points first_r .. last_r, and B_r is its own diagonal block of A = K + diag.
-Distances add up, so a block of K between two ranks r < s has rank one:
+After sorting, rank r owns the points first_r .. last_r, and B_r is its own diagonal block of A = K + diag. Distances
+add up, so the block of K between two ranks r < s has rank one:
 
     K_rs = exp(-(last_r - t_i) / tau) exp(-(first_s - last_r) / tau) exp(-(t_j - first_s) / tau)
 
 With V = blockdiag(V_r), V_r = [exp(-(t - first_r) / tau), exp(-(last_r - t) / tau)], and H the 2w x 2w matrix of the
-factors in the middle, whose diagonal blocks are 0,
+middle factors, whose diagonal blocks are 0,
 
     A = B + V H V^T,      S = I + H Q,      Q = V^T B^-1 V = blockdiag(Q_r)
     A^-1 y = B^-1 y - B^-1 V S^-1 H V^T B^-1 y,      log det A = sum of log det B_r + log det S
 
 (M. A. Woodbury, Inverting modified matrices, 1950). Each rank factors its B_r and solves for V_r and y as on one
 device (``laplex._quasisep``), and all ranks exchange Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has
-the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two, and H the factor I.
+the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two components, and H the factor I.
 
-Equal points have one owner. Between ranks |a_i - a_j| then is smooth, so the three factors, each differentiated by
-itself, have the right gradients; where equal points were on two ranks it would be 0, which no factor knows.
+Equal points have one owner. So |a_i - a_j| is smooth between ranks, and differentiating each of the three factors by
+itself gives the right gradients; if equal points were on two ranks, the gradient would be 0, which no factor knows.
 
 No exponent is positive. What is lost: S is found with errors of eps, and it is as close to singular as the points at
 the borders between ranks are to being tied and without noise. So a log determinant has errors of about eps over the
-smallest diag, where one device has fewer.
+smallest diag, more than on one device.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from laplex.distributed._sorting import shared
 
 
 class Block(NamedTuple):
-    """What this rank owns, in order: its block of A, and how it meets the others."""
+    """What this rank owns, in order: its block of A, and how that couples to the other ranks."""
 
     points: Tensor  # (n,)
     system: System
@@ -52,21 +52,22 @@ class Block(NamedTuple):
 
 
 class KernelSystem:
-    """A = K(a, a) + diag with the points a spread over the ranks of a group, factored, in O(n / ranks) and O(ranks^3).
+    """A = K(a, a) + diag, factored, with the points a spread over the ranks of a group, in O(n / ranks) and O(ranks^3).
 
-    K[i, j] = exp(-|a_i - a_j| / tau) cos(phi_i - phi_j). It is the covariance of a Gaussian process with an exponential
-    kernel, observed with noise: :meth:`log_density` is its likelihood. Every rank passes its shards, of any sizes and
-    in any order. All ranks must make it, and use it, together.
+    K[i, j] = exp(-|a_i - a_j| / tau) cos(phi_i - phi_j). A is the covariance of a Gaussian process with an exponential
+    kernel, observed with noise, and :meth:`log_density` is its likelihood. Every rank passes its shards, which may have
+    any sizes and any order. All ranks must make the system, and use it, together.
 
-    Results are in float64 inside. Gradients are those of the sum of the losses of all ranks: for a, diag, phi and y of
-    this rank's shard, for tau (and a diag that is one number) the whole gradient. :meth:`logdet` and
-    :meth:`log_density` are the same on all ranks, so a loss made of them is to be divided by the number of ranks.
+    Computations are in float64 inside. Gradients are those of the sum of all ranks' losses. For a, diag, phi and y each
+    rank gets the gradient of its own shard; for tau (and a diag that is one number), the whole gradient.
+    :meth:`logdet` and :meth:`log_density` are the same on all ranks, so divide a loss made of them by the number of
+    ranks.
 
     Args:
         a (n of this rank): points, float32 or float64.
         tau: positive length scale, a number or a tensor of one element, the same on all ranks.
         diag: positive, one number that is the same on all ranks, or (n of this rank). Below about 1e-8, log
-            determinants lose digits where points of two ranks are close to each other.
+            determinants lose digits if points on two ranks are close to each other.
         phi (n of this rank): phases, or None.
         group: a torch.distributed.ProcessGroup; None for all processes.
     """
@@ -75,7 +76,7 @@ class KernelSystem:
     _ranks: Ranks
     _share: Share
     _block: Block | None  # None where this rank owns nothing
-    _nothing: Tensor  # 0, as a function of all that is differentiated
+    _nothing: Tensor  # 0, as a function of everything that is differentiated
     _coupling: Tensor  # H (2 c w, 2 c w)
     _small: Tensor  # S
     _logdet: Tensor
@@ -110,7 +111,7 @@ class KernelSystem:
         sign, between = torch.linalg.slogdet(small)
         if not bool(sign > 0):  # the same on all ranks
             raise ValueError(f"{where}: the matrix is not positive definite in float64; raise `diag`")
-        # Exchanged apart from the rest: it is differentiable once, and solves are to any order.
+        # Exchanged separately: it is differentiable once, while solves are differentiable to any order.
         logdet = total(nothing if block is None else block.system.logdet().reshape(()), ranks)
         self.__dict__.update(
             _ranks=ranks,
@@ -134,7 +135,7 @@ class KernelSystem:
         return self._size
 
     def solve(self, y: Tensor) -> Tensor:
-        """A^-1 y for the shard y (..., n of this rank): a tensor like y. Differentiable to any order."""
+        """A^-1 y for the shard y (..., n of this rank), shaped like y. Differentiable to any order."""
         where, y = "laplex.distributed.KernelSystem.solve", resolved(y)
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
@@ -156,7 +157,7 @@ class KernelSystem:
         return density.reshape(y.shape[:-1]).to(y.dtype)
 
     def _held(self, y: Tensor) -> Tensor:
-        """y (..., n of this rank) as (m, owned), in order, in float64."""
+        """y (..., n of this rank), moved to its owners: (m, owned), in order, in float64."""
         rows = y.double().reshape(1, math.prod(y.shape[:-1]), y.shape[-1])
         there = moved(rows, self._share, self._ranks)[0]
         return sorted_here(there, self._share)[:, : self._share.counts[0]]
@@ -232,7 +233,7 @@ def _sharded(diag: float | Tensor) -> bool:
 def _own_columns(
     a: Tensor, diag: float | Tensor, phi: Tensor | None, share: Share, ranks: Ranks
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Points, diag and phases (owned,) of this rank in order, in float64."""
+    """This rank's points, diag and phases, (owned,) each, in order, in float64."""
     shard = diag if isinstance(diag, Tensor) and diag.dim() > 0 else None
     rows = [side.double().expand(a.shape) for side in (a, shard, phi) if side is not None]
     there = sorted_here(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
@@ -255,12 +256,12 @@ def _block(t: Tensor, diag: Tensor, phi: Tensor | None, tau: Tensor) -> Block:
 
 
 def _nothing(*tensors: Tensor | None) -> Tensor:
-    """0, as a function of tensors: what backward exchanges, it must exchange on ranks that own nothing, too."""
+    """0, as a function of the tensors: ranks that own nothing must join the exchanges of backward, too."""
     return 0 * torch.stack([tensor.sum() for tensor in tensors if tensor is not None]).sum()
 
 
 def _everyone(block: Block | None, nothing: Tensor, channels: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
-    """Of all ranks: first, last, and 1 where there are points (w, 3); Q_r (w, 2 c, 2 c)."""
+    """From all ranks: first, last, and 1 if the rank has points, (w, 3); and Q_r (w, 2 c, 2 c)."""
     size = 2 * channels
     if block is None:
         numbers = nothing.expand(3 + size * size)
@@ -275,7 +276,7 @@ def _everyone(block: Block | None, nothing: Tensor, channels: int, ranks: Ranks)
 
 
 def _coupling(borders: Tensor, tau: Tensor, channels: int) -> Tensor:
-    """H: (first, last) of every rank with those of every other."""
+    """H: couples (first, last) of every rank to those of every other."""
     first, last, present = borders.unbind(-1)
     before = torch.ones_like(borders[:, :1] * borders[:, 0]).triu(1) * (present[:, None] * present)
     gap = torch.where(before > 0, first - last[:, None], 0.0)
@@ -287,6 +288,6 @@ def _coupling(borders: Tensor, tau: Tensor, channels: int) -> Tensor:
 
 
 def _gathered(numbers: Tensor, ranks: Ranks) -> Tensor:
-    """Differentiable: (ranks, *shape), the numbers of all ranks."""
+    """(ranks, *shape): the numbers of all ranks. Differentiable."""
     mine = torch.arange(ranks.size, device=numbers.device) == ranks.rank
     return total(mine.view(-1, *(1,) * numbers.dim()) * numbers, ranks)

@@ -1,7 +1,7 @@
 """DTensors in and out: their local parts are the shards, and the result is a DTensor like `a`.
 
-A DTensor is cut as torch.chunk cuts, which the shards of a caller may be, and the sorted ones of a plan are not. So it
-is never sorted itself: it goes in and comes out in its own layout.
+A DTensor is cut as torch.chunk cuts. A caller's shards may be cut that way, but a plan's sorted shards are not. So a
+DTensor is never sorted itself: it goes in and comes out in its own layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHARDED = ("x", "a", "b", "phi", "psi")  # along the last dimension; tau and wei
 
 
 class Spread(NamedTuple):
-    """Arguments of a call as local tensors, and how its result becomes a DTensor."""
+    """The arguments of a call as local tensors, and how its result becomes a DTensor."""
 
     arguments: dict[str, Any]
     group: Any
@@ -31,7 +31,7 @@ def has_dtensors(arguments: dict[str, Any]) -> bool:
 
 
 def spread(where: str, arguments: dict[str, Any]) -> Spread:
-    """The local parts of the arguments, of which all that are sharded must be DTensors on one mesh of one dimension."""
+    """The local parts of the arguments; all sharded ones must be DTensors on one one-dimensional mesh."""
     mesh = next(value.device_mesh for value in arguments.values() if isinstance(value, DTensor))
     group = mesh.get_group() if mesh.ndim == 1 else None
 
@@ -72,7 +72,7 @@ def _check(where: str, name: str, value: Any, mesh: Any) -> None:
 
 
 def _local(name: str, value: Any) -> Any:
-    """The part of this rank: of what is sharded a chunk, of tau and weight the whole."""
+    """This rank's part: a chunk of a sharded argument, all of tau or weight."""
     if not isinstance(value, DTensor):
         return value
     if name not in SHARDED:

@@ -4,8 +4,8 @@ LaplexLinear        in place of nn.Linear: a weighted sum of kernels
 LaplexProjection    many features to few, frozen or trained
 LaplaceAttention    attention by distances on a line, in O(n log n)
 laplace_attention   the same for given queries, keys and values
-replace_linear      swaps the dense layers of a model
-parametrize         kernels behind a weight of any other module
+replace_linear      replaces the dense layers of a model
+parametrize         puts kernels behind a weight of any other module
 parameter_groups    for optimizers: anchors may have a learning rate of their own
 reseat_step         lets a layer's anchors jump during training
 routing             what kernels become as tau tends to 0: permutations and sketches

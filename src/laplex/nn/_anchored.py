@@ -1,4 +1,4 @@
-"""What all modules with anchors share: anchors are never in half precision, and frozen ones are sorted once."""
+"""The base of all modules with anchors: anchors are never in half precision, and frozen ones are sorted once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Anchored(nn.Module):
         self._plan = None
 
     def _product(self, x: Tensor, a: Tensor, b: Tensor, tau: Tensor, **rest: Any) -> Tensor:
-        """The product of :func:`laplex.linear`, with a plan where the anchors are frozen."""
+        """The product of :func:`laplex.linear`, with a plan if the anchors are frozen."""
         return self._planned(lambda plan: linear(x, a, b, tau, plan=plan, **rest), a, b)
 
     def _planned(self, product: Callable[[Plan | None], Tensor], a: Tensor, b: Tensor) -> Tensor:
-        """A product with the anchors a and b, which takes a plan where they are frozen."""
+        """Call a product of the anchors a and b, with a plan if they are frozen."""
         if not plainly_eager():
             tell_counters()
         plan = self._frozen_plan(a, b)
@@ -43,10 +43,10 @@ class Anchored(nn.Module):
             return product(plan)
 
     def _frozen_plan(self, a: Tensor, b: Tensor) -> Plan | None:
-        """The plan of anchors that are not trained, built again when they change; None where it would not help.
+        """The plan of anchors that are not trained, rebuilt when they change; None if it would not help.
 
-        Trained anchors have another order at every step. In a graph values are not known. A CUDA graph sorts for
-        itself: it would need this plan as long as it lives, and building one waits.
+        Trained anchors have a different order at every step. While a graph is traced, values are not known. A CUDA
+        graph sorts by itself: it would need this plan as long as it lives, and building one waits for the device.
         """
         if not plainly_eager() or a.is_meta:
             if torch.onnx.is_in_onnx_export():
@@ -63,13 +63,13 @@ class Anchored(nn.Module):
         return plan
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Conversions as every module makes them, but never to less than float32."""
+        """Convert as every module does, but never to less than float32."""
         self._plan = None
         super()._apply(never_to_half(fn), recurse)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Loading as every module does it, but tensors that are assigned do not come in less than float32."""
+        """Load as every module does, but convert assigned tensors to at least float32."""
         self._plan = None  # it has weak references to the anchors, and torch cannot swap tensors that have any
         for key in (prefix + name for name in (*self._parameters, *self._buffers)):
             value = state_dict.get(key)
@@ -78,16 +78,16 @@ class Anchored(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __prepare_scriptable__(self) -> Self:
-        """What torch.jit.script asks of a module before it compiles it."""
+        """Called by torch.jit.script before it compiles the module."""
         raise RuntimeError(_checks.not_exported(self, "torch.jit.script"))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state of copies and pickles, without the plan: it knows its anchors by their address."""
+        """The state for copies and pickles, without the plan, which identifies its anchors by address."""
         return {**self.__dict__, "_plan": None}
 
 
 def never_to_half(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A conversion of tensors that leaves in float32 what it would make half precision."""
+    """A conversion of tensors like ``fn`` that gives float32 where ``fn`` would give half precision."""
 
     def convert(tensor: Tensor) -> Tensor:
         converted = fn(tensor)
@@ -101,6 +101,6 @@ def _is_half(tensor: Tensor) -> bool:
 
 
 def uniform(like: Tensor, generator: torch.Generator | None, dtype: torch.dtype | None = None) -> Tensor:
-    """Random numbers in [0, 1) of a tensor's shape, on its device, drawn where the generator is."""
+    """Random numbers in [0, 1) with a tensor's shape, on its device, drawn on the generator's device."""
     device = like.device if generator is None else generator.device
     return torch.rand(like.shape, generator=generator, device=device, dtype=dtype or like.dtype).to(like.device)

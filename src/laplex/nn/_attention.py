@@ -31,8 +31,8 @@ def laplace_attention(
 ) -> Tensor:
     r"""softmax(-|q - k| / scale) v over the keys, exactly, in O((m + n) log n) time and O(m + n) memory.
 
-    The function of this name and signature in the code of attentive neural processes (Kim et al. 2019), for numbers:
-    d_k = 1, as in regression on a line. Weights are relative to the nearest key, so a query that is any distance away
+    It has the name and signature of a function in the code of attentive neural processes (Kim et al. 2019), but takes
+    numbers: d_k = 1, as in regression on a line. Weights are relative to the nearest key, so a query at any distance
     from all keys has the right mean, never 0 / 0. No m x n tensor is made.
 
     Differentiable to any order in q, k, v and scale. Where q = k, the derivative through |q - k| is 0.
@@ -42,9 +42,9 @@ def laplace_attention(
         k (*B, n, 1): keys, as many as values.
         v (*B, n, d_v): values. Leading dimensions of q, k and v broadcast.
         scale: the length scale tau, a positive number or a tensor that broadcasts to B.
-        normalise: must be True. Neural processes have weights 1 + tanh otherwise, which is no sum of exponentials; for
-            sums of exponentials that are not divided use :func:`laplex.linear`.
-        key_padding_mask (*B, n): True for keys that do not count. Where no key counts, the result is 0.
+        normalise: must be True. With False, neural processes have weights 1 + tanh, which is not a sum of
+            exponentials; for sums of exponentials without the division use :func:`laplex.linear`.
+        key_padding_mask (*B, n): True for keys to ignore. If all keys are ignored, the result is 0.
 
     Returns:
         (*B, m, d_v), in the dtype of v.
@@ -65,7 +65,7 @@ def laplace_attention(
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, tau: Tensor, mask: Tensor | None, batch: tuple[int, ...]) -> Tensor:
-    """q (*B, m), k (*B, n), v (*B, n, d), tau (*B) and mask (*B, n), or what broadcasts to that -> (*B, m, d)."""
+    """q (*B, m), k (*B, n), v (*B, n, d), tau (*B) and mask (*B, n), or any that broadcast to these -> (*B, m, d)."""
     h, (n, d) = math.prod(batch), v.shape[-2:]
     if d == 0:
         return v.new_zeros((*batch, q.shape[-1], 0))
@@ -78,9 +78,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, tau: Tensor, mask: Tensor | None, b
 
 
 class _Projection(nn.Linear):
-    """A linear layer whose parameters the attention that it belongs to starts.
+    """A linear layer whose parameters are initialized by the attention module that it belongs to.
 
-    So they are the same if every module of a model is asked to reset its parameters, as after ``to_empty``.
+    So they come out the same if every module of a model is asked to reset its parameters, as after ``to_empty``.
     """
 
     def reset_parameters(self) -> None:
@@ -88,30 +88,30 @@ class _Projection(nn.Linear):
 
 
 class LaplaceAttention(nn.Module):
-    r"""Attention of several heads, each of which compares one number of every query with one of every key.
+    r"""Attention with several heads, each of which compares one number per query with one number per key.
 
         head_h = softmax(-|q_h - k_h| / tau_h) V_h        q_h = query w_h + c_h,  k_h = key u_h + d_h,  V_h = value W_h
 
-    In O(n log n) time and O(n) memory, exactly: no n x n matrix is formed. It looks both ways, as an encoder does;
-    there is no causal form. It takes the place of ``torch.nn.MultiheadAttention`` where queries and keys can be told
-    apart by a few numbers: an order, a time, a place, an amount. The guide has measurements of where it falls behind.
+    It is exact, in O(n log n) time and O(n) memory: no n x n matrix is formed. It looks both ways, as an encoder does;
+    there is no causal form. It can replace ``torch.nn.MultiheadAttention`` where a few numbers tell queries and keys
+    apart: an order, a time, a place, an amount. The guide has measurements that show where it falls behind.
 
-    Queries, keys and tau stay in float32 (or float64) under autocast and ``.half()``, because numbers that are rounded
-    to a thousandth of their size would be other places on the line. Values and the output projection are as in any
+    Queries, keys and tau stay in float32 (or float64) under autocast and ``.half()``, because numbers rounded to a
+    thousandth of their size would be different places on the line. Values and the output projection are as in any
     other layer.
 
-    Unlike ``torch.nn.MultiheadAttention`` it returns the output alone, its default is batch_first=True, and it has no
+    Unlike ``torch.nn.MultiheadAttention`` it returns only the output, its default is batch_first=True, and it has no
     dropout of attention weights, which are never formed.
 
     Args:
         embed_dim: the size of a query and of the output.
-        num_heads: the number of heads; it divides embed_dim.
-        bias: of all projections.
+        num_heads: the number of heads; must divide embed_dim.
+        bias: whether the projections have biases.
         kdim, vdim: the sizes of a key and a value; None for embed_dim.
-        tau: the length scale of all heads at the start, a positive number. None spreads the heads from 1 to 1/16,
-            evenly in the logarithm: wide ones, which average, and narrow ones, which choose. Queries and keys have a
-            standard deviation of about 1 if the inputs have.
-        batch_first: inputs are (batch, sequence, feature); if False (sequence, batch, feature).
+        tau: the initial length scale of all heads, a positive number. None spreads the heads from 1 to 1/16, evenly in
+            the logarithm: wide ones, which average, and narrow ones, which choose. Queries and keys have a standard
+            deviation of about 1 if the inputs do.
+        batch_first: whether inputs are (batch, sequence, feature); if False, (sequence, batch, feature).
         device, dtype: of the parameters.
 
     Attributes:
@@ -158,10 +158,10 @@ class LaplaceAttention(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Start again: random projections, biases of 0, and the first tau.
+        """Reinitialize: random projections, biases of 0, and the initial tau.
 
-        Where keys are as long as queries, both have the same projection at the start, so that a query finds keys that
-        are like it. From two projections the same is learned far more slowly.
+        If keys have the same size as queries, both start with the same projection, so that a query finds keys that are
+        like it. Starting from two different projections, this is learned far more slowly.
         """
         for layer in (self.q_proj, self.k_proj):
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
@@ -194,10 +194,10 @@ class LaplaceAttention(nn.Module):
             query (b, m, embed_dim): or (m, embed_dim), without a batch.
             key (b, n, kdim): None for the query, which is self-attention.
             value (b, n, vdim): None for the key.
-            key_padding_mask (b, n): True for keys that do not count, also with batch_first=False.
+            key_padding_mask (b, n): True for keys to ignore; this shape also with batch_first=False.
 
         Returns:
-            (b, m, embed_dim), with the layout of the query.
+            (b, m, embed_dim), in the layout of the query.
         """
         where = "laplex.nn.LaplaceAttention"
         key = query if key is None else key
@@ -217,7 +217,7 @@ class LaplaceAttention(nn.Module):
         return output.transpose(0, 1) if output.dim() == 3 and not self.batch_first else output
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Conversions as every module makes them, but queries, keys and tau are never in less than float32."""
+        """Convert as every module does, but keep queries, keys and tau in at least float32."""
         for layer in (self.v_proj, self.out_proj) if recurse else ():
             layer._apply(fn)
         for layer in (self.q_proj, self.k_proj) if recurse else ():
@@ -234,5 +234,5 @@ class LaplaceAttention(nn.Module):
 
 
 def _numbers(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer's outputs in the precision of its weights, whatever that of x."""
+    """The layer's outputs in the precision of its weights, whatever the precision of x."""
     return linear(x.to(layer.weight.dtype), layer.weight, layer.bias)

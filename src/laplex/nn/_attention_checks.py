@@ -16,7 +16,7 @@ from laplex._eager import plain, plainly_eager
 
 
 def operands(where: str, q: Any, k: Any, v: Any) -> None:
-    """Queries and keys of one number each, and a value for every key."""
+    """Check that queries and keys have one number each, and that there is a value for every key."""
     for name, side in (("q", q), ("k", k), ("v", v)):
         if not isinstance(side, Tensor):
             raise TypeError(f"{where}: `{name}` must be a tensor, got {type(side).__name__}; use torch.as_tensor")
@@ -86,7 +86,7 @@ def length(where: str, scale: Any, batch: tuple[int, ...], q: Tensor) -> Tensor:
 
 
 def padding(where: str, mask: Any, shape: tuple[int, ...]) -> Tensor | None:
-    """A mask of keys, or None."""
+    """The mask of keys, checked, or None."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -105,7 +105,7 @@ def divides(where: str, num_heads: int, embed_dim: int) -> None:
 
 
 def sequences(where: str, module: Any, sides: tuple[Any, Any, Any]) -> None:
-    """Query, key and value: two or three dimensions, features in the last, alike batches, a value for every key."""
+    """Check query, key and value: 2 or 3 dimensions, features in the last, equal batches, a value for every key."""
     query, key, value = sides
     widths = (module.embed_dim, module.kdim, module.vdim)
     for name, side, width in zip(("query", "key", "value"), sides, widths, strict=True):
@@ -144,7 +144,7 @@ def some_keys(where: str, name: str, key: Tensor) -> None:
 
 
 def finite(where: str, sides: Mapping[str, Tensor]) -> None:
-    """Numbers that can be compared. Where reading them would wait, on a GPU, results are NaN instead."""
+    """Check that numbers are finite. On a GPU, where reading them would wait, results become NaN instead."""
     for name, side in sides.items():
         if _readable(side) and not bool(side.isfinite().all()):
             raise ValueError(_checks.not_finite(where, name))

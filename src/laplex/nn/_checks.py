@@ -19,7 +19,7 @@ def at_least_single(where: str, dtype: torch.dtype | None) -> torch.dtype:
 
 
 def length_in(where: str, tau: float, dtype: torch.dtype) -> float:
-    """A length scale for which anchors of this dtype have all their digits, even those much closer than tau."""
+    """The length scale, if anchors of this dtype keep all their digits with it, even those much closer than tau."""
     info = torch.finfo(dtype)
     low, high = info.tiny / info.eps, info.max * info.eps
     if not low <= tau <= high:
@@ -30,7 +30,7 @@ def length_in(where: str, tau: float, dtype: torch.dtype) -> float:
 
 
 def features(where: str, x: object, expected: int) -> None:
-    """The last dimension of an input."""
+    """Check the last dimension of an input."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; use torch.as_tensor")
     if x.dim() == 0 or x.shape[-1] != expected:
@@ -39,13 +39,13 @@ def features(where: str, x: object, expected: int) -> None:
 
 
 def is_linear(where: str, layer: object) -> None:
-    """A dense layer."""
+    """Check that this is a dense layer."""
     if not isinstance(layer, nn.Linear):
         raise TypeError(f"{where}: `layer` must be a torch.nn.Linear, got {type(layer).__name__}; pass one")
 
 
 def weight_like(where: str, name: str, weight: object, shape: tuple[int, int]) -> None:
-    """A finite dense weight of this shape."""
+    """Check that this is a finite dense weight of this shape."""
     if not isinstance(weight, Tensor):
         raise TypeError(f"{where}: `{name}` must be a tensor, got {type(weight).__name__}; use torch.as_tensor")
     if tuple(weight.shape) != shape:
@@ -59,7 +59,7 @@ def weight_like(where: str, name: str, weight: object, shape: tuple[int, int]) -
 
 
 def real_values(where: str, name: str, value: Tensor) -> None:
-    """Real numbers that can be read."""
+    """Check that the values are real numbers that can be read."""
     if value.is_complex():
         raise TypeError(f"{where}: `{name}` must be real, got {value.dtype}; use {name}.real")
     if value.is_meta:
@@ -67,7 +67,7 @@ def real_values(where: str, name: str, value: Tensor) -> None:
 
 
 def importances(where: str, importance: Tensor | None, columns: int) -> None:
-    """How much each column matters, or the second moments of all: finite, not negative on the diagonal, not all 0."""
+    """Check each column's importance, or the second moments: finite, no negative on the diagonal, not all 0."""
     if importance is None:
         return
     if not isinstance(importance, Tensor) or tuple(importance.shape) not in ((columns,), (columns, columns)):
@@ -85,7 +85,7 @@ def importances(where: str, importance: Tensor | None, columns: int) -> None:
 
 
 def _second_moments(where: str, importance: Tensor) -> None:
-    """A symmetric matrix without negative eigenvalues, beyond what rounding and few examples leave."""
+    """Check for a symmetric matrix without negative eigenvalues, beyond what rounding and few examples leave."""
     scaled = importance.double() / importance.diagonal().double().max()
     if not torch.allclose(scaled, scaled.T):
         raise ValueError(f"{where}: `importance` must be symmetric, got one that is not; the mean of x x^T is")
@@ -96,7 +96,7 @@ def _second_moments(where: str, importance: Tensor) -> None:
 
 
 def weight_is_formed(where: str, value: object) -> str:
-    """The text for who assigns a weight, also to tie it to another module's."""
+    """The message for assigning to a weight, including to tie it to another module's."""
     return (
         f"{where}: `weight` is formed from a, b and mix and cannot be assigned, got {type(value).__name__}; use "
         "init_from(weight) to start from a dense weight, or from_linear to fit one; to share weights, share the layer"
@@ -104,7 +104,7 @@ def weight_is_formed(where: str, value: object) -> str:
 
 
 def weight_is_parametrized(where: str, value: object) -> str:
-    """The text for who assigns a weight that is formed by a parametrization."""
+    """The message for assigning to a weight that is formed by a parametrization."""
     return (
         f"{where}: the weight is formed from anchors and cannot be assigned, got {type(value).__name__}; call "
         "torch.nn.utils.parametrize.remove_parametrizations first"
@@ -112,7 +112,7 @@ def weight_is_parametrized(where: str, value: object) -> str:
 
 
 def can_be_formed(where: str, name: str, weight: Tensor) -> None:
-    """An ordinary tensor of floating-point numbers with rows and columns."""
+    """Check for an ordinary floating-point tensor with rows and columns."""
     if not plain(weight):
         raise ValueError(
             f"{where}: `{name}` must be an ordinary tensor with numbers, got {type(weight).__name__} on "

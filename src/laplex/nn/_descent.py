@@ -1,12 +1,12 @@
 """Anchors that slide: damped Gauss-Newton steps, in which all kernels of a row move together.
 
-A search moves one kernel at a time. Where kernels with large weights of both signs nearly cancel, as those of a matrix
-of low rank do, none of them can move alone. Here the places of row i in all kernels, r numbers, are moved by
+A search moves one kernel at a time. If kernels with large weights of both signs nearly cancel, as those of a low-rank
+matrix do, none of them can move alone. Here the places of row i in all kernels, r numbers, are moved by
 
     (J C J^T + damping) step = J C e_i,    J[q] = d(row i of W) / d(place in kernel q),    C the metric of the columns
 
-with e_i what is left of the row. Rows do not act on each other, so each has its own damping and keeps a step only if
-its error falls. For columns, rows and columns swap their roles.
+with e_i the residual of the row. Rows do not affect each other, so each has its own damping and keeps a step only if
+its error falls. For columns, rows and columns swap roles.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LARGEST_BLOCK = 1 << 24  # numbers, kernels x rows x columns
 FIRST = 1e-2  # damping, relative to the diagonal
 EASIER, HARDER = 1 / 3, 4.0
 SMALLEST, LARGEST = 1e-8, 1e4
-TRACE = 1e-9  # of the largest diagonal entry, where a row does not depend on the place in some kernel
+TRACE = 1e-9  # of the largest diagonal entry, for rows that do not depend on their place in some kernel
 
 
 class Side(NamedTuple):
-    """The side that stays where it is: anchors b (r, k), tau (r,) and the kernels' weights mix (r,)."""
+    """The side that stays fixed: anchors b (r, k), tau (r,) and the kernels' weights mix (r,)."""
 
     b: Tensor
     tau: Tensor
@@ -38,14 +38,14 @@ def slide(left: Tensor, a: Tensor, fixed: Side, metric: Tensor, damping: Tensor)
     """Move the places of rows.
 
     Args:
-        left (n, k): what is left of each row.
+        left (n, k): the residual of each row.
         a (r, n): the rows' places.
         fixed: the columns.
         metric: (k,) or (k, k).
-        damping (n,): of each row.
+        damping (n,): the damping of each row.
 
     Returns:
-        The places, what is then left, and the damping of the next call.
+        The places, the new residual, and the damping for the next call.
     """
     rows = max(1, LARGEST_BLOCK // max(fixed.b.numel(), 1))
     blocks = zip(left.split(rows), a.split(rows, 1), damping.split(rows), strict=True)

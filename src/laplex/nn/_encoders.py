@@ -1,7 +1,7 @@
-"""Encoders of torch, which in evaluation read ``weight`` of their layers themselves, in one fused operator.
+"""Torch's encoders, which in evaluation read ``weight`` of their layers themselves, in one fused operator.
 
-That would form the matrix twice in each call, and fails in half precision, in which a layer keeps its parameters in
-float32. So such encoders are made to call the layer. By these attributes they decide:
+That would form the matrix twice in each call, and fails in half precision, because a layer keeps its parameters in
+float32. So such encoders are made to call the layer. These attributes decide:
 
     TransformerEncoderLayer.activation_relu_or_gelu   0, as for any other activation: the layer is called
     TransformerEncoder.use_nested_tensor              False: its layers get ordinary tensors
@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 @functools.cache
 def watch(kind: type[nn.Module]) -> None:
-    """From now on an encoder layer into which a module of this kind is put calls it, whoever puts it there."""
+    """Make encoder layers call any module of this kind that is put into them from now on, whoever puts it there."""
 
     def registered(module: nn.Module, _name: str, submodule: nn.Module | None) -> None:
         if isinstance(submodule, kind) and isinstance(module, nn.TransformerEncoderLayer):
@@ -27,7 +27,7 @@ def watch(kind: type[nn.Module]) -> None:
 
 
 def leave_nested_tensors(model: nn.Module, kind: type[nn.Module]) -> None:
-    """Give ordinary tensors to the encoders that have a module of this kind."""
+    """Make encoders that contain a module of this kind use ordinary tensors."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(part, kind) for part in module.modules()):
             module.use_nested_tensor = False

@@ -2,15 +2,15 @@
 
 With E = W - sum over r of w_r K_r and a metric C of the columns, the error is  trace(E C E^T).  The steps are
 
-    sweep    one kernel at a time, the others held: the best places of all rows, then of all columns
-             (``laplex.reseat``), then its weight; in the end all weights together, by least squares
+    sweep    one kernel at a time, the others held fixed: the best places of all rows, then of all columns
+             (``laplex.reseat``), then its weight; finally all weights together, by least squares
     slide    all kernels together: the places of each row, then of each column (``_descent``), then all weights
 
-If C is the mean of x x^T over the layer's inputs, this is the squared error of the layer's results. Its diagonal alone
-is cheaper, since then columns do not act on each other and move all at once.
+If C is the mean of x x^T over the layer's inputs, this is the squared error of the layer's results. Using only its
+diagonal is cheaper, since then columns do not affect each other and all move at once.
 
-Jumps are to places of a grid. Next to an optimum they raise the error a little, and that is useful: it shakes anchors
-loose where they lean on one another. So a fit takes snapshots, and returns to the best of them.
+Jumps go to places on a grid. Next to an optimum they raise the error a little, and that is useful: it shakes loose
+anchors that hold one another in place. So a fit takes snapshots, and returns to the best of them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from laplex.nn._linear import LaplexLinear
 
 PLACES = 1024  # on the line, for each kernel
-COLUMNS_AT_ONCE = 8  # in a metric that is not diagonal
-CANCELLING = 10.0  # times the energy of W in that of its parts: then no kernel can move alone
-MARGIN = 1.0  # of the line beyond the outermost anchors, in units of tau
+COLUMNS_AT_ONCE = 8  # with a metric that is not diagonal
+CANCELLING = 10.0  # if the kernels' energies add up to this many times that of W, no kernel can move alone
+MARGIN = 1.0  # how far the line extends beyond the outermost anchors, in units of tau
 
 
 class Snapshot(NamedTuple):
     """What a fit has reached."""
 
-    residual: float  # the share of the energy that is left
+    residual: float  # the fraction of the energy that is left
     a: Tensor
     b: Tensor
     mix: Tensor
@@ -50,10 +50,10 @@ class Snapshot(NamedTuple):
 
 
 class Fit:
-    """The state of a fit: anchors, the kernels they form, their weights, and what is left of the target."""
+    """The state of a fit: anchors, the kernels they form, their weights, and the residual of the target."""
 
     def __init__(self, target: Tensor, metric: Tensor, layer: LaplexLinear) -> None:
-        """From a layer's anchors; ``metric`` is (k,) or (k, k)."""
+        """Start from a layer's anchors; ``metric`` is (k,) or (k, k)."""
         self.a, self.b = layer.a.detach().clone(), layer.b.detach().clone()
         self.tau = layer.tau.detach()
         self.target = target
@@ -73,11 +73,11 @@ class Fit:
         return descent.times_metric(rows, self.metric)
 
     def residual(self) -> float:
-        """The share of the energy that is left."""
+        """The fraction of the energy that is left."""
         return float((self.times_metric(self.left) * self.left).sum()) / self.energy if self.energy else 0.0
 
     def solve_mix(self) -> None:
-        """All weights by least squares, with a trace of a ridge: two kernels may be equal."""
+        """Solve for all weights by least squares, with a tiny ridge, as two kernels may be equal."""
         rows, weighted = self.kernels.flatten(1), self.times_metric(self.kernels).flatten(1)
         normal, right = (weighted @ rows.T).double(), (weighted @ self.target.flatten()).double()
         ridge = 1e-6 * normal.diagonal().mean() * torch.eye(len(normal), dtype=normal.dtype, device=normal.device)
@@ -85,13 +85,13 @@ class Fit:
         self.left = self.target - torch.tensordot(self.mix, self.kernels, 1)
 
     def sweep(self, order: Iterable[int]) -> None:
-        """Seat the kernels in this order, then solve for all weights."""
+        """Re-seat the kernels in this order, then solve for all weights."""
         for r in order:
             self.seat(r)
         self.solve_mix()
 
     def seat(self, r: int) -> None:
-        """The best places of kernel r's rows, then of its columns, then its weight."""
+        """Find the best places of kernel r's rows, then of its columns, then its weight."""
         rest = self.left + self.mix[r] * self.kernels[r]
         line, tau = self.line(r), self.tau[r]
         target = self.times_metric(rest)
@@ -106,10 +106,10 @@ class Fit:
         self.left = rest - self.mix[r] * self.kernels[r]
 
     def seat_columns(self, r: int, rest: Tensor, line: Tensor) -> None:
-        """The columns of kernel r, a few at a time, where the metric ties them to each other.
+        """Seat the columns of kernel r, a few at a time, as the metric couples them.
 
-        With E what is left and d_j the sum of |C_jl| over the columns l that move together, the error is at most that
-        of columns that are free of each other, with targets  w K_j + (E C)_j / d_j  and importances d_j; so it falls.
+        With E the residual and d_j the sum of |C_jl| over the columns l that move together, the error is at most that
+        of independent columns with targets  w K_j + (E C)_j / d_j  and importances d_j; so it falls.
         """
         weight, candidates = self.mix[r], kernel(self.a[r], line, self.tau[r])  # (n, places)
         mass = candidates.square().sum(0)
@@ -135,7 +135,7 @@ class Fit:
         return float(parts) > CANCELLING * self.energy
 
     def slide(self) -> None:
-        """All kernels together: the places of rows, then of columns, then all weights."""
+        """Improve all kernels together: the places of rows, then of columns, then all weights."""
         columns = descent.Side(self.b, self.tau, self.mix)
         self.a, self.left, self.damping[0] = descent.slide(self.left, self.a, columns, self.metric, self.damping[0])
         rows, ones = descent.Side(self.a, self.tau, self.mix), torch.ones_like(self.left[:, 0])
@@ -147,7 +147,7 @@ class Fit:
         self.solve_mix()
 
     def slide_columns(self, rows: descent.Side, ones: Tensor) -> None:
-        """The columns, a few at a time, as in :meth:`seat_columns`."""
+        """Slide the columns, a few at a time, as in :meth:`seat_columns`."""
         pull = self.times_metric(self.left)  # E C
         for columns, importance in self.groups_of_columns():
             left = (pull[:, columns] / importance).T
@@ -156,7 +156,7 @@ class Fit:
             pull -= (left - after).T @ self.metric[columns]
 
     def snapshot(self) -> Snapshot:
-        """The state as it is."""
+        """The current state."""
         return Snapshot(self.residual(), self.a.clone(), self.b.clone(), self.mix.clone())
 
     def return_to(self, snapshot: Snapshot) -> None:
@@ -174,7 +174,7 @@ class Fit:
 
 
 def fixed_draws() -> torch.Generator:
-    """Random numbers that are the same every time, so that a fit can be repeated."""
+    """A generator that gives the same numbers every time, so that a fit can be repeated."""
     return torch.Generator().manual_seed(0)
 
 

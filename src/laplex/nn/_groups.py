@@ -1,4 +1,4 @@
-"""Parameter groups for optimizers: anchors move along a line, and want another learning rate than weights."""
+"""Parameter groups for optimizers: anchors move along a line, and may want a different learning rate than weights."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import nn
 from laplex._checks.counts import is_number
 from laplex.nn._anchored import Anchored
 
-MIXED = ("mix", "weight", "bias")  # parameters of an anchored module that are weights as any other layer has them
+MIXED = ("mix", "weight", "bias")  # parameters of an anchored module that are weights as in any other layer
 
 
 def parameter_groups(
     model: nn.Module, lr: float, *, anchor_lr: float | None = None, weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Two parameter groups for an optimizer: the anchors of all layers with anchors, and everything else.
+    """Two parameter groups for an optimizer: the anchors of all layers that have any, and everything else.
 
-    Anchors, phases and trained tau are places and scales, not weights. Here they get no weight decay, which draws all
-    places together, and may have a learning rate of their own. They need neither: the rate of the other parameters, and
-    their decay, suit layers that were made with the default tau.
+    Anchors, phases and trained tau are places and scales, not weights. Here they get no weight decay, which would draw
+    all places together, and may have a learning rate of their own. Neither is necessary: the learning rate and weight
+    decay of the other parameters suit layers that were made with the default tau.
 
     Args:
-        model: any module, with layers such as :class:`LaplexLinear` in it.
-        lr: the learning rate of all parameters but the anchors.
-        anchor_lr: that of the anchors; ``lr`` if not given.
-        weight_decay: of all parameters but the anchors.
+        model: any module that contains layers such as :class:`LaplexLinear`.
+        lr: the learning rate of all parameters except the anchors.
+        anchor_lr: the learning rate of the anchors; ``lr`` if not given.
+        weight_decay: for all parameters except the anchors.
 
     Returns:
         The groups "anchors" and, if there are other parameters, "others", for the first argument of an optimizer.

@@ -1,4 +1,4 @@
-"""The layer that stands in for ``torch.nn.Linear``: a weighted sum of Laplace-kernel matrices, LAPLEX^(r)."""
+"""The layer that replaces ``torch.nn.Linear``: a weighted sum of Laplace-kernel matrices, LAPLEX^(r)."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ class LaplexLinear(Anchored):
 
         K(a, b; tau)[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)           the cosine only with phase=True
 
-    A weight of out_features x in_features numbers is held as kernels * (out_features + in_features + 1) of them. It is
-    not of low rank: a single kernel can have full rank. :func:`laplex.linear` multiplies by it exactly, and chooses by
+    A weight of out_features x in_features numbers is stored as kernels * (out_features + in_features + 1) numbers. It
+    is not low-rank: a single kernel can have full rank. :func:`laplex.linear` multiplies by it exactly, and chooses by
     device and sizes whether to form W or to scan.
 
     **The start decides** what a layer can learn: gradient descent does not carry an anchor far, past many others.
-    ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
+    ``reset_parameters`` uses nothing about the data. If you have a dense weight, or examples with labels, call
     :meth:`init_from`; to replace a trained layer, :meth:`from_linear`.
 
-    **Learning rates** that suit nn.Linear suit this layer, with Adam and with gradient descent. For this tau is small,
-    1 / (2 sqrt(in_features)), so that a step changes W by as much as it changes a dense weight, and the gradients that
-    reach the parameters are derivatives times constants, which Adam does not see; ``laplex.nn._scales`` derives both.
+    **Learning rates** that suit nn.Linear suit this layer, with Adam and with gradient descent. To this end tau is
+    small, 1 / (2 sqrt(in_features)), so that a step changes W by as much as it would change a dense weight, and
+    parameters receive derivatives times constants, which do not affect Adam; ``laplex.nn._scales`` derives both.
 
-    The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
-    are in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
-    any precision are accepted, and the result has that of the input. Autocast works as with nn.Linear.
+    The parameters stay in float32 (or float64), even under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16``,
+    because anchors rounded to a thousandth of their size give a different matrix. Inputs may have any precision, and
+    the result has the precision of the input. Autocast works as with nn.Linear.
 
     While its anchors are frozen (``requires_grad_(False)``), a layer keeps their sorted order between calls. On CUDA it
-    does not see writes through ``.data``, which torch does not count: write under ``torch.no_grad()`` instead.
+    does not notice writes through ``.data``, which torch does not count: write under ``torch.no_grad()`` instead.
 
     Args:
         in_features, out_features: sizes, at least 1.
         bias: whether a bias is added.
         kernels: r, how many kernels are summed.
-        phase: whether kernels have phases; they double the number of anchors.
-        tau: the length scale of all kernels, a positive number; None for 1 / (2 sqrt(in_features)). The anchors' start
-            is relative to it, so it matters only for learning rates: with a smaller tau Adam moves anchors faster.
+        phase: whether kernels have phases, which take as many parameters again as the anchors.
+        tau: the length scale of all kernels, a positive number; None for 1 / (2 sqrt(in_features)). Anchors start
+            relative to it, so it matters only for learning rates: with a smaller tau Adam moves anchors faster.
         train_tau: whether tau is trained, one for each kernel, as ``log_tau``.
         scale_gradients: False for true derivatives, which L-BFGS, Hessians and comparisons of gradients need. It is
-            an attribute, too, and may be set at any time.
+            also an attribute, and may be set at any time.
         device, dtype: of the parameters.
 
     Attributes:
@@ -80,9 +80,9 @@ class LaplexLinear(Anchored):
 
     __module__ = "laplex.nn"  # the name that users import and that saved files hold
 
-    fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
-    svd_residual: float | None = None  # the share that the best matrix of rank `kernels` leaves
-    scale_gradients: bool = False  # in old pickles
+    fit_residual: float | None = None  # set by from_linear: the fraction of the energy that was not fitted
+    svd_residual: float | None = None  # the fraction that the best matrix of rank `kernels` leaves
+    scale_gradients: bool = False  # the value for old pickles
 
     @renamed("laplex.nn.LaplexLinear", rank="kernels")
     def __init__(
@@ -136,7 +136,7 @@ class LaplexLinear(Anchored):
         """W (out_features, in_features), differentiable, for code that reads the weight of an nn.Linear.
 
         It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
-        weight takes; calling the layer may need neither. Writes into it are lost: the parameters are a, b and mix.
+        weight takes; calling the layer may avoid both. Writes into it are lost: the parameters are a, b and mix.
         """
         tensors = self.a, self.b, self.tau, self.mix, self.phi, self.psi
         a, b, tau, mix, phi, psi = map(scaled, tensors, self._factors.each)
@@ -148,32 +148,32 @@ class LaplexLinear(Anchored):
 
     @property
     def _factors(self) -> Factors:
-        """By what the gradients of the parameters are multiplied."""
+        """The factors by which the gradients of the parameters are multiplied."""
         return Factors(*self._factor_numbers) if self.scale_gradients else ONES
 
     def _begin_with(self, tau: float, size: float = 1.0) -> None:
-        """Take a length scale for the one of the constructor: resets return to it, and factors follow it.
+        """Use this length scale as if the constructor had been given it: resets return to it, and factors follow it.
 
-        ``size`` is that of W at its start, in units of a fresh layer's.
+        ``size`` is the initial size of W, in units of a fresh layer's.
         """
         self._first_tau = tau
         sizes = self.out_features, self.in_features
         self._factor_numbers = tuple(scales.gradient_factors(*sizes, self.kernels, self.phi is not None, tau, size))
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Parameters as every module has them; torch comes here, and not to the setter, to assign one."""
+        """Register a parameter, but not `weight`; torch assigns parameters through this, not through the setter."""
         if name == "weight":
             raise AttributeError(checks.weight_is_formed("laplex.nn.LaplexLinear", param))
         super().register_parameter(name, param)
 
     def reset_parameters(self) -> None:
-        """Anchors on interlaced grids, in random order; results twice as large as those of nn.Linear at its start.
+        """Put anchors on interlaced grids, in random order; results are twice as large as those of a fresh nn.Linear.
 
-        The kernels' weights have alternating signs and cancel for inputs with a mean, so that units live in front of a
-        ReLU. A single kernel has nothing to cancel with: all its entries, and its weight, are positive.
+        The kernels' weights have alternating signs and cancel for inputs with a mean, so that units stay alive in front
+        of a ReLU. A single kernel has nothing to cancel with: all its entries, and its weight, are positive.
 
         tau becomes that of the constructor, or of the file that was loaded. So a layer made on the meta device is ready
-        after ``to_empty`` and this.
+        after ``to_empty`` and this call.
         """
         with torch.no_grad():
             if self.train_tau:
@@ -193,18 +193,18 @@ class LaplexLinear(Anchored):
     # --- from and to dense layers -------------------------------------------------------------------------------------
 
     def init_from(self, target: start.Target) -> Self:
-        """Start from a dense weight, or from examples, instead of at random. The bias becomes 0.
+        """Initialize from a dense weight, or from examples, instead of at random. The bias becomes 0.
 
         Kernel i gets its anchors from the i-th left and right singular vectors: rows that a direction tells apart start
         far from each other on the line, and rows that it does not tell apart start together. From a weight, which may
         be that of a hidden layer, anchors lie on even grids in the order of the vectors' entries, and signs alternate:
-        a kernel of negative weight has its columns in the opposite order. From examples, for a head, anchors lie at the
-        entries themselves, and all weights are positive.
+        a kernel with negative weight has its columns in the opposite order. From examples, for a head, anchors lie at
+        the entries themselves, and all weights are positive.
 
         Args:
             target: a weight (out_features, in_features), or a pair of examples x (N, in_features) and their class
                 labels y (N,), from which a linear discriminant's weight is found in closed form. A list of such pairs,
-                or a ``DataLoader`` that yields them, counts as one.
+                or a ``DataLoader`` that yields them, counts as one pair.
 
         Returns:
             The layer.
@@ -225,18 +225,18 @@ class LaplexLinear(Anchored):
     ) -> Self:
         """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places and slide from there.
 
-        With E = W - sum over r of mix_r K_r it minimises trace(E C E^T), C the importance of the columns. The share
-        of trace(W C W^T) that is left is ``fit_residual`` of the result. Compare it with ``svd_residual``: so much is
-        left by the best matrix of rank ``kernels``, which has as many parameters. Where that is smaller, the weight is
-        nearly of low rank, and two dense layers hold it better.
+        With E = W - sum over r of mix_r K_r, it minimises trace(E C E^T), C the importance of the columns. The fraction
+        of trace(W C W^T) that is left is ``fit_residual`` of the result. Compare it with ``svd_residual``, which is
+        left by the best matrix of rank ``kernels``, with as many parameters. If that is smaller, the weight is nearly
+        low-rank, and two dense layers represent it better.
 
         Args:
             layer: the dense layer. Its bias is kept.
-            kernels: how many.
+            kernels: the number of kernels.
             importance: C. Best is the mean of x x^T over the layer's inputs, (in_features, in_features): then the error
                 of the *results* is minimised. The mean of x_j^2 alone, (in_features,), is cheaper. None for ones.
-            sweeps: how often all kernels are fitted in turn. More fit better, and take longer.
-            progress: called with the number of sweeps done and their total; None shows a bar.
+            sweeps: how often all kernels are fitted in turn. More sweeps fit better, and take longer.
+            progress: called with the number of sweeps done and the total; None shows a bar.
         """
         checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
@@ -262,7 +262,7 @@ class LaplexLinear(Anchored):
     # --- old files, in which ``mix`` is called ``weight`` and ``kernels`` is called ``rank`` -------------------------
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Loading as every module does it, also of old files."""
+        """Load as every module does, including from old files."""
         old, new = prefix + "weight", prefix + "mix"
         if old in state_dict and new not in state_dict and state_dict[old].dim() == 1:
             state_dict[new] = state_dict.pop(old)
@@ -270,14 +270,14 @@ class LaplexLinear(Anchored):
         self._begin_with(self._saved_tau(state_dict.get(prefix + "fixed_tau")))
 
     def _saved_tau(self, saved: Any) -> float:
-        """The length scale of a saved layer; that of this one where it is trained, or cannot be read."""
+        """The length scale of a saved layer; that of this layer if it is trained or cannot be read."""
         if type(saved) not in (Tensor, nn.Parameter) or saved.is_meta or saved.numel() != self.kernels:
             return self._first_tau
         tau = float(saved.detach().flatten()[0])
         return tau if 0 < tau < math.inf else self._first_tau
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Unpickling as every module does it, also of old files."""
+        """Unpickle as every module does, including from old files."""
         if "rank" in state:
             parameters = {"mix" if name == "weight" else name: value for name, value in state["_parameters"].items()}
             state = {**state, "kernels": state["rank"], "_parameters": parameters}

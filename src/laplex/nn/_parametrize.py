@@ -28,7 +28,7 @@ WHERE = "laplex.nn.parametrize"
 
 
 class FormedWeight(nn.Module):
-    """What torch calls for a weight: W of a layer of kernels, in the shape of the weight, and in its dtype.
+    """The parametrization that torch calls for a weight: W of a kernel layer, in the weight's shape and dtype.
 
     The layer keeps its anchors in float32 under ``.half()``; the dtype of the weight follows the module.
     """
@@ -43,11 +43,11 @@ class FormedWeight(nn.Module):
         return self.layer.weight.to(self.dtype).view(self.shape)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        """What torch asks for in order to register this, and again whenever the weight is assigned."""
+        """Called by torch when this is registered, and again whenever the weight is assigned."""
         if self.registered:
             raise AttributeError(checks.weight_is_parametrized(WHERE, weight))
         self.registered = True
-        return ()  # the tensors that torch should train besides those of the layer
+        return ()  # torch should train no tensors besides those of the layer
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -73,23 +73,23 @@ def parametrize(
 
     A weight (n, ...) counts as a matrix (n, k), with its trailing dimensions flattened. Its kernels * (n + k + 1)
     numbers are those of a :class:`LaplexLinear`, ``module.parametrizations[tensor_name][0].layer``, and are trained in
-    its place: make the optimizer afterwards. The matrix is formed each time that it is read, so this saves parameters,
-    gradients and the state of optimizers, but no time. A module that reads it several times forms it once under
+    its place: make the optimizer afterwards. The matrix is formed each time it is read, so this saves parameters,
+    gradients and optimizer state, but no time. A module that reads it several times forms it once under
     ``torch.nn.utils.parametrize.cached()``; for an nn.Linear that is called, :func:`replace_linear` is better.
 
     ``torch.nn.utils.parametrize.remove_parametrizations`` leaves the dense weight. Save by ``state_dict``, since torch
-    does not pickle parametrized modules. A weight that another module shares is no longer shared. In an embedding, the
+    does not pickle parametrized modules. A weight shared with another module is no longer shared. In an embedding, the
     row of ``padding_idx`` is not 0.
 
     Args:
         module: the module that has the weight.
         tensor_name: the name of the weight in the module, such as "in_proj_weight".
-        kernels: how many. They must need fewer numbers than the weight.
+        kernels: the number of kernels. They must take fewer numbers than the weight.
         phase: whether kernels have phases. Not with a fit.
-        fit: whether the kernels are fitted to the present weight, as in :meth:`LaplexLinear.from_linear`; else they
-            start afresh, as a :class:`LaplexLinear` does, and as large as the present weight.
-        sweeps: of a fit.
-        progress: called during a fit with the number of sweeps done and their total; None shows a bar.
+        fit: whether the kernels are fitted to the present weight, as in :meth:`LaplexLinear.from_linear`; otherwise
+            they start like a new :class:`LaplexLinear`, scaled to the size of the present weight.
+        sweeps: the number of sweeps of a fit.
+        progress: called during a fit with the number of sweeps done and the total; None shows a bar.
 
     Returns:
         The module.
@@ -119,18 +119,18 @@ def parametrize(
 
 
 def _fresh(matrix: Tensor, kernels: int, phase: bool) -> LaplexLinear:
-    """A layer as it starts, with entries as large as those of the matrix, whose size its module has chosen."""
+    """A new layer with entries as large as those of the matrix, whose size its module has chosen."""
     rows, columns = matrix.shape
     layer = LaplexLinear(columns, rows, False, kernels=kernels, phase=phase, device=matrix.device, dtype=matrix.dtype)
     size = float(matrix.double().square().mean().sqrt()) * math.sqrt(3 * columns)  # in units of nn.Linear's
     size /= scales.gain(kernels, phase)
     Snapshot(0.0, layer.a.detach(), layer.b.detach(), layer.mix.detach() * size).write_to(layer)
-    layer._begin_with(layer._first_tau, size or 1.0)  # a weight of zeros has no size
+    layer._begin_with(layer._first_tau, size or 1.0)  # size is 0 for a weight of zeros
     return layer
 
 
 def _fitted(tensor_name: str, matrix: Tensor, kernels: int, sweeps: int, progress: Progress | None) -> LaplexLinear:
-    """A layer that is fitted to the matrix."""
+    """A layer fitted to the matrix."""
     dense = nn.Linear(matrix.shape[1], matrix.shape[0], False, device="meta")
     dense.weight = nn.Parameter(matrix, requires_grad=False)
     layer = LaplexLinear.from_linear(dense, kernels, sweeps=sweeps, progress=progress)
@@ -181,7 +181,7 @@ def _no_such_tensor(module: nn.Module, tensor_name: object, tensors: dict[str, T
 
 
 def _check_saving(tensor_name: str, matrix: Tensor, kernels: int, phase: bool) -> None:
-    """Kernels with fewer numbers than the matrix."""
+    """Check that the kernels have fewer numbers than the matrix."""
     rows, columns = matrix.shape
     layer = LaplexLinear(columns, rows, False, kernels=kernels, phase=phase, device="meta")
     count = sum(parameter.numel() for parameter in layer.parameters())

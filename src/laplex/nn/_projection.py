@@ -20,31 +20,31 @@ class LaplexProjection(Anchored):
     r"""y = (x * signs) K^T with one kernel matrix K(a, b): x (..., in_features) to y (..., out_features).
 
     A random projection that stores in_features + out_features numbers and costs O((d + m) log(d + m)) for every row.
-    :meth:`to_routing` gives the sparse matrix nearest to it. (It does not become a CountSketch as tau tends to 0: where
+    :meth:`to_routing` gives the sparse matrix nearest to it. (It does not become a CountSketch as tau tends to 0: if
     all places differ, K tends to 0. ``laplex.nn.routing.count_sketch`` makes one.)
 
-    The places of the inputs decide what the projection keeps. By default they are uniform in [0, 1], and so are those
-    of the outputs. :meth:`place` puts inputs that vary alike near one another, and the outputs on an even grid.
+    The places of the inputs decide what the projection keeps. By default the places of inputs and outputs are uniform
+    in [0, 1]. :meth:`place` puts inputs that vary alike near one another, and the outputs on an even grid.
 
     Frozen (the default): anchors, phases and log_tau are buffers, and the order of the anchors is kept between calls
-    until they change. (On CUDA writes through ``.data`` are not seen: write under ``torch.no_grad()`` instead.) It is
-    not part of ``state_dict``, copies and pickles, which build it again. Trainable: the same tensors are parameters.
-    Both have the same ``state_dict``, so that one can be loaded into the other.
+    until they change. (On CUDA writes through ``.data`` go unnoticed: write under ``torch.no_grad()`` instead.) The
+    order is not part of ``state_dict``, copies and pickles, which rebuild it. Trainable: the same tensors are
+    parameters. Both have the same ``state_dict``, so that one can be loaded into the other.
 
     Args:
         in_features: the number d of inputs.
         out_features: the number m of outputs.
-        tau: length scale, where the anchors span [0, 1]. None is 1 / m, the distance of outputs on an even grid: each
-            one then listens to its own part of the line, no input is left out, and neighbours overlap.
-        phase: random phases phi (m,) and psi (d,), uniform in [0, 2 pi].
-        signs: random signs of the inputs, 1 or -1, that are never trained. Without phases or signs all entries of K are
-            positive, and outputs are weighted means of inputs.
-        trainable: train the anchors, the phases and log_tau.
-        generator: of the random numbers; None uses torch's own.
+        tau: length scale, for anchors that span [0, 1]. None is 1 / m, the spacing of outputs on an even grid: each
+            output then listens to its own part of the line, no input is left out, and neighbours overlap.
+        phase: whether to draw random phases phi (m,) and psi (d,), uniform in [0, 2 pi].
+        signs: whether to draw random signs of the inputs, 1 or -1, which are never trained. Without phases or signs all
+            entries of K are positive, and outputs are weighted means of inputs.
+        trainable: whether the anchors, the phases and log_tau are trained.
+        generator: for the random numbers; None uses torch's own.
         device: of the anchors.
         dtype: of the anchors, float32 or float64. Half precision would tie most anchors together, so for it, and under
-            ``.half()`` and ``.to(torch.bfloat16)``, anchors are float32. Inputs may be half precision all the same; the
-            output has the dtype of the input.
+            ``.half()`` and ``.to(torch.bfloat16)``, anchors are float32. Inputs may still be half precision; the output
+            has the dtype of the input.
 
     Example:
         >>> projection = LaplexProjection(150_528, 100, signs=True)
@@ -96,12 +96,12 @@ class LaplexProjection(Anchored):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw new anchors, phases and signs, and set tau to that of the constructor.
+        """Draw new anchors, phases and signs, and reset tau to that of the constructor.
 
-        A projection made on the meta device is ready after ``to_empty`` and this.
+        A projection made on the meta device is ready after ``to_empty`` and this call.
 
         Args:
-            generator: of the random numbers; None uses torch's own.
+            generator: for the random numbers; None uses torch's own.
         """
         for anchors in (self.a, self.b):
             anchors.copy_(uniform(anchors, generator))
@@ -113,7 +113,7 @@ class LaplexProjection(Anchored):
             self.signs.copy_(2 * (uniform(self.signs, generator, self.a.dtype) < 0.5) - 1)
 
     def _keep(self, name: str, value: Tensor | None) -> None:
-        """Register a tensor: a parameter if it is trained, else a buffer."""
+        """Register a tensor, as a parameter if it is trained, otherwise as a buffer."""
         if self.trainable:
             self.register_parameter(name, None if value is None else Parameter(value))
         else:
@@ -121,7 +121,7 @@ class LaplexProjection(Anchored):
 
     @property
     def tau(self) -> Tensor:
-        """The length scale, a tensor of one element."""
+        """The length scale, a tensor with one element."""
         return self.log_tau.exp()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,11 +135,11 @@ class LaplexProjection(Anchored):
     def place(self, data: Tensor, *, generator: torch.Generator | None = None) -> LaplexProjection:
         """Put inputs that vary alike near one another, by :func:`laplex.seriate`, and the outputs on an even grid.
 
-        Signs stay as they are; a projection that is to be placed should have none, since neighbours would cancel.
+        Signs stay as they are; a projection on which this is used should have none, since neighbours would cancel.
 
         Args:
             data (N, d): samples of the input.
-            generator: of :func:`laplex.seriate`; None uses one of seed 0.
+            generator: for :func:`laplex.seriate`; None uses one with seed 0.
 
         Returns:
             The module itself.
@@ -156,9 +156,9 @@ class LaplexProjection(Anchored):
         return self
 
     def to_routing(self) -> Routing:
-        """The sparse routing next to this projection, signs included, and a bound of the difference in every entry.
+        """The sparse routing close to this projection, signs included, with a bound on the difference of every entry.
 
-        :func:`laplex.nn.routing.routing_of` says which one it is. ``routing.linear(x)`` applies it.
+        :func:`laplex.nn.routing.routing_of` defines it. ``routing.linear(x)`` applies it.
         """
         routing = routing_of(self.a, self.b, self.tau, self.phi, self.psi)
         return routing if self.signs is None else routing._replace(sign=routing.sign * self.signs)

@@ -1,7 +1,7 @@
-"""Recurrent modules of torch, which hold a list of their weights between calls.
+"""Torch's recurrent modules, which keep a list of their weights between calls.
 
-In the list a weight that is formed would be out of date after a step, and would keep a graph alive, with which a module
-cannot be copied. torch gives a class of its own to a module with parametrizations; there the list becomes a property.
+In this list a formed weight would be out of date after a step, and would keep a graph alive, so that the module could
+not be copied. torch gives each module with parametrizations its own class; there the list becomes a property.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 
 def read_weights_anew(module: nn.RNNBase) -> None:
-    """From now on a parametrized module reads its weights in every call; without parametrizations, as torch does."""
+    """Make a parametrized module read its weights in every call; without parametrizations it works as in torch."""
     kind: Any = type(module)
     kind._flat_weights = property(_weights, _ignore)
     kind._init_flat_weights = _forget
     kind._update_flat_weights = _nothing_to_update
-    vars(module)["_flat_weights"] = [None] * len(module._flat_weights_names)  # behind the property, to be replaced
+    vars(module)["_flat_weights"] = [None] * len(module._flat_weights_names)  # hidden by the property; to be replaced
     _forget(module)
 
 
@@ -26,17 +26,17 @@ def _weights(module: Any) -> list[Tensor]:
 
 
 def _ignore(module: Any, weights: list[Tensor]) -> None:
-    """The property's setter."""
+    """The property's setter, which does nothing."""
 
 
 def _forget(module: Any) -> None:
-    """References to no weight: without parametrizations torch sees by them that its list is out of date."""
+    """Set references to no weight: if parametrizations are removed, they tell torch that its list is out of date."""
     module._flat_weight_refs = [_no_weight] * len(module._flat_weights_names)
 
 
 def _no_weight() -> None:
-    """A reference whose tensor is gone."""
+    """Stand for a weak reference whose tensor is gone."""
 
 
 def _nothing_to_update(module: Any) -> None:
-    """Before a call there is nothing to bring up to date."""
+    """Do nothing: before a call there is nothing to update."""

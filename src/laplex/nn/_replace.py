@@ -1,4 +1,4 @@
-"""Swapping the dense layers of a model for layers of kernels."""
+"""Replacing the dense layers of a model by layers of kernels."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from laplex._progress import Progress
 
 OPTIONS = ("phase", "tau", "train_tau", "scale_gradients")
-MOST_UNEXPLAINED = 0.5  # of a weight's energy; above, a fit has missed most of the layer
-MOST_NAMES = 8  # of layers, in a line
+MOST_UNEXPLAINED = 0.5  # of a weight's energy; above this, a fit has missed most of the layer
+MOST_NAMES = 8  # layer names in a line
 SHARED = "it shares parameters with another module"
 HEADER = ("layer", "in -> out", "parameters", "after", "saved", "residual", "of low rank")
 
@@ -34,8 +34,8 @@ class Replacement(NamedTuple):
     out_features: int
     before: int  # parameters
     after: int
-    residual: float | None  # the share of the weight's energy that a fit left; None without a fit
-    svd_residual: float | None = None  # the share that low rank would leave, with as many parameters
+    residual: float | None  # the fraction of the weight's energy that a fit left; None without a fit
+    svd_residual: float | None = None  # the fraction that a low-rank matrix with as many parameters would leave
 
 
 class Remainder(NamedTuple):
@@ -49,15 +49,15 @@ class Remainder(NamedTuple):
 class Candidate(NamedTuple):
     """A layer that may be replaced."""
 
-    names: list[str]  # all of them
+    names: list[str]  # all its names
     layer: nn.Module
     dense: nn.Linear  # the layer, or one with its parameters
 
 
 class Replacements(tuple[Replacement, ...]):
-    """The layers that were replaced, or would be; prints as a table with what that saves, of them and of the model.
+    """The layers that were replaced, or would be; prints as a table of the savings, per layer and for the model.
 
-    ``left`` are the matrices that stay, and ``parameters`` is the number of parameters that the model had.
+    ``left`` has the matrices that stay, and ``parameters`` is the number of parameters that the model had.
     """
 
     left: tuple[Remainder, ...]
@@ -84,7 +84,7 @@ class Replacements(tuple[Replacement, ...]):
         return "\n".join(line.rstrip() for line in [*lines, *self._reasons()])
 
     def _reasons(self) -> list[str]:
-        """A line for each reason why matrices were left."""
+        """A line for each reason why matrices were left alone."""
         groups: dict[str, list[Remainder]] = {}
         for matrix in self.left:
             groups.setdefault(matrix.why, []).append(matrix)
@@ -126,25 +126,25 @@ def replace_linear(
     """Replace ``nn.Linear`` layers of a model by :class:`LaplexLinear`, in place.
 
     A layer that appears twice in the model is one row of the table, and is replaced by one layer in both places. The
-    ``Conv1D`` of Hugging Face's transformers, an nn.Linear with its weight transposed, is replaced as well. Left alone
-    are layers that would have no fewer parameters, layers that share a weight or bias with another module (tied
-    embeddings), and subclasses of nn.Linear, whose additions would be lost. The table says what is left and why, also
-    for matrices that are not layers, such as the ``in_proj_weight`` of attention, for which there is
-    :func:`parametrize`. Hooks of the old layers are dropped. A warning names the layers of which a fit missed most.
+    ``Conv1D`` of Hugging Face's transformers, an nn.Linear with its weight transposed, is replaced as well. Layers are
+    left alone if they would have no fewer parameters, if they share a weight or bias with another module (tied
+    embeddings), or if they are of a subclass of nn.Linear, whose additions would be lost. The table says what is left
+    and why, including matrices that are not layers, such as the ``in_proj_weight`` of attention; for those there is
+    :func:`parametrize`. Hooks of the old layers are dropped. A warning names layers that a fit has mostly missed.
 
     Args:
-        model: any module. It must not be an nn.Linear itself: that has no parent to be replaced in.
+        model: any module. It must not be an nn.Linear itself, which would have no parent to be replaced in.
         kernels: how many kernels a layer gets.
         include, exclude: regular expressions, searched for in the layers' names; None includes all, excludes none.
-        fit: whether the new layers are fitted to the old weights (:meth:`LaplexLinear.from_linear`); else they start
-            afresh, with the old bias.
-        sweeps: of each fit.
-        dry_run: whether only the table is made.
-        progress: called during each fit with the number of sweeps done and their total; None shows a bar.
+        fit: whether the new layers are fitted to the old weights (:meth:`LaplexLinear.from_linear`); otherwise they
+            start afresh, with the old bias.
+        sweeps: the number of sweeps of each fit.
+        dry_run: whether to make only the table.
+        progress: called during each fit with the number of sweeps done and the total; None shows a bar.
         options: for :class:`LaplexLinear`: ``phase``, ``tau``, ``train_tau``. Not with a fit.
 
     Returns:
-        Replacements: one row per layer with the numbers of parameters before and after; print it.
+        Replacements: one row per layer with the number of parameters before and after; print it.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
@@ -176,7 +176,7 @@ def replace_linear(
         layers.append(new)
         sizes = old.in_features, old.out_features, _count(old), _count(new)
         rows.append(Replacement(names[0], *sizes, new.fit_residual, new.svd_residual))
-    if not dry_run:  # all at the end: an error leaves the model as it was
+    if not dry_run:  # all at the end, so that an error leaves the model as it was
         for (names, layer, old), new in zip(chosen, layers, strict=True):
             _freeze_as(new.train(layer.training), old)
             for name in names:
@@ -201,7 +201,7 @@ def _warn_of_poor_fits(where: str, rows: list[Replacement]) -> None:
 def _chosen(
     where: str, model: object, patterns: tuple[str | None, str | None], size_after: Callable[[nn.Linear], int]
 ) -> tuple[list[Candidate], list[Remainder]]:
-    """The layers to be replaced, and what is left."""
+    """The layers to be replaced, and the matrices that are left."""
     if not isinstance(model, nn.Module) or _as_linear(model) is not None or isinstance(model, nn.Linear):
         raise TypeError(
             f"{where}: `model` must be a module that contains layers, got {type(model).__name__}; "
@@ -247,8 +247,8 @@ def _candidates(model: nn.Module) -> list[Candidate]:
 def _as_linear(module: nn.Module) -> nn.Linear | None:
     """The module as an nn.Linear, if it computes what one does and nothing else.
 
-    Besides nn.Linear itself that is ``Conv1D`` of transformers, which GPT-2 consists of: x weight + bias, with a weight
-    (in, nf). It is known by its name and shapes, so that nothing has to be imported.
+    Besides nn.Linear itself that is ``Conv1D`` of transformers, which GPT-2 is made of: x weight + bias, with a weight
+    (in, nf). It is recognized by its name and shapes, so that nothing has to be imported.
     """
     if type(module) is nn.Linear:
         return module
@@ -264,7 +264,7 @@ def _as_linear(module: nn.Module) -> nn.Linear | None:
 
 
 def _other_matrices(model: nn.Module, candidates: list[Candidate], shared: set[int]) -> list[Remainder]:
-    """Parameters of two and more dimensions that do not belong to a layer that may be replaced."""
+    """Parameters with two or more dimensions that do not belong to a layer that may be replaced."""
     named = {id(parameter) for candidate in candidates for parameter in candidate.layer.parameters()}
     matrices: dict[int, Remainder] = {}
     for path, module in model.named_modules():
@@ -298,7 +298,7 @@ def _shared(model: nn.Module) -> set[int]:
 
 
 def _shape(old: nn.Linear, kernels: int, options: dict[str, Any], device: Any = "meta") -> LaplexLinear:
-    """A new layer of the old one's sizes; on the meta device it has no memory, and serves to be counted."""
+    """A new layer of the old one's sizes; on the meta device it takes no memory, and is used to count parameters."""
     sizes = old.in_features, old.out_features, old.bias is not None
     return LaplexLinear(*sizes, kernels=kernels, device=device, dtype=old.weight.dtype, **options)
 
@@ -312,7 +312,7 @@ def _fresh(old: nn.Linear, kernels: int, options: dict[str, Any]) -> LaplexLinea
 
 
 def _freeze_as(new: LaplexLinear, old: nn.Linear) -> None:
-    """Frozen where the old layer was."""
+    """Freeze what was frozen in the old layer."""
     new.requires_grad_(old.weight.requires_grad)
     if new.bias is not None:
         new.bias.requires_grad_(old.bias.requires_grad)

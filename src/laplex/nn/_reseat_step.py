@@ -21,19 +21,19 @@ def reseat_step(
 ) -> tuple[float, float]:
     """Move a layer's anchors to better places, anywhere on the line, if that lowers the loss.
 
-    With W the layer's weight and G the loss's gradient in it, the anchors are re-seated for the target W - step G / h,
-    where h_j is the mean of x_j^2, for each of the given steps. The best result is kept if the loss falls; else the
-    layer stays as it is, to the bit. W is formed: this step costs as much memory as a dense layer, and time as a few
-    passes over the examples.
+    With W the layer's weight and G the gradient of the loss with respect to it, the anchors are re-seated for the
+    target W - step G / h, where h_j is the mean of x_j^2, for each of the given steps. The best result is kept if the
+    loss falls; otherwise the layer stays as it is, to the bit. W is formed: this takes as much memory as a dense
+    layer, and as much time as a few passes over the examples.
 
     Optimizers keep averages of gradients, which belong to the old places. Call this rarely, every few epochs, and not
-    in the last third of a training.
+    in the last third of training.
 
     Args:
         layer: a :class:`LaplexLinear` without phases.
-        loss: computes the loss from the layer, a tensor of one element, over enough examples that the step is not
-            noise. It is called once, with gradients, and once for every step.
-        steps: sizes of steps, finite numbers, in units of W / G.
+        loss: computes the loss from the layer, a tensor with one element, over enough examples that the step is not
+            noise. It is called once with gradients, and then once for every step.
+        steps: step sizes, finite numbers, in units of W / G.
         sweeps: how often all kernels are re-seated for each target.
 
     Returns:
@@ -45,7 +45,7 @@ def reseat_step(
     _check_steps(where, steps)
     before, gradient, importance = _gradient(where, layer, loss)
     if not 0 < float(importance.mean()) < math.inf:
-        return before, before  # the layer was given zeros, or nothing: no place is better than another
+        return before, before  # the layer got zeros or nothing: no place is better than another
     weight = layer.weight.detach()
     first = best = Snapshot(0.0, *(parameter.detach().clone() for parameter in (layer.a, layer.b, layer.mix)))
     lowest = before
@@ -73,7 +73,7 @@ def _fit(layer: LaplexLinear, target: Tensor, importance: Tensor, sweeps: int) -
 
 
 def _gradient(where: str, layer: LaplexLinear, loss: Callable[[], Tensor]) -> tuple[float, Tensor, Tensor]:
-    """The loss, its gradient in W, and the mean of x^2 over what the layer was given."""
+    """The loss, its gradient with respect to W, and the mean of x^2 over the layer's inputs."""
     weight = layer.weight.detach().requires_grad_()
     squares: list[Tensor] = []
     counts: list[int] = []
@@ -84,7 +84,7 @@ def _gradient(where: str, layer: LaplexLinear, loss: Callable[[], Tensor]) -> tu
         counts.append(len(rows))
         return functional.linear(x, weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
-    replaced = vars(layer).get("forward")  # some libraries wrap a module by a forward of the instance
+    replaced = vars(layer).get("forward")  # some libraries wrap a module by setting forward on the instance
     layer.forward = dense  # type: ignore[method-assign]
     try:
         with torch.enable_grad():

@@ -1,14 +1,14 @@
-"""A dense weight fitted by a sum of kernels: which starts are tried, and for how long.
+"""Fitting a dense weight by a sum of kernels: which starts are tried, and for how long.
 
-Where a fit ends depends on the start, and on the order in which the kernels are first seated. So a few are tried, each
-for a few sweeps, and the best is continued:
+Where a fit ends depends on the start, and on the order in which the kernels are first seated. So a few starts are
+tried, each for a few sweeps, and the best is continued:
 
     kernels on grids, in the order of singular vectors   on short lines, best for most hidden layers, and on long ones,
-                                                         best for heads, whose weights have no small rank
-    kernels that are products, in two groups             best for weights that are nearly of low rank (``_simplices``)
+                                                         best for heads, whose weights do not have a small rank
+    kernels that are products, in two groups             best for weights that are nearly low-rank (``_simplices``)
 
-If the metric is a matrix, the first are searched in its diagonal, which is cheaper, and then the best two of them and
-the products in the matrix itself.
+If the metric is a matrix, starts of the first kind are tried with its diagonal, which is cheaper, and then the best two
+of them and the products with the matrix itself.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from laplex._progress import Progress
     from laplex.nn._linear import LaplexLinear
 
-LENGTHS = (1.0, 4.0, 16.0)  # of lines, in units of the shortest
-ORDERS = 2  # of the kernels, on each line
-FIRST_SWEEPS = 5  # of each start
-FINALISTS = 2  # of the starts in the diagonal of a metric
-SLIDES = 2  # after a sweep, where kernels cancel
+LENGTHS = (1.0, 4.0, 16.0)  # lengths of lines, in units of the shortest
+ORDERS = 2  # orders of the kernels that are tried on each line
+FIRST_SWEEPS = 5  # sweeps for each start
+FINALISTS = 2  # how many of the starts tried with a metric's diagonal continue
+SLIDES = 2  # after a sweep, if kernels cancel
 LAST_SLIDES = 20
 FEWEST_PRODUCTS = 4  # kernels: fewer do not make two groups
 
@@ -65,7 +65,7 @@ def fit(
 
 
 class _Search:
-    """One fit. Starts are made in the layer, from which a fit reads them."""
+    """One fit. A start is written to the layer, from which the fit reads it."""
 
     def __init__(self, layer: LaplexLinear, target: Tensor, sweeps: int, report: Progress) -> None:
         self.layer, self.target, self.sweeps, self.report = layer, target, sweeps, report
@@ -92,7 +92,7 @@ class _Search:
         return best.snapshot()
 
     def fit_in_diagonal(self, start: Start, metric: Tensor, diagonal: Tensor, sweeps: int) -> Snapshot:
-        """What sweeps in the diagonal of a metric reach in the metric."""
+        """Sweep with the diagonal of a metric; the result is measured by the metric itself."""
         state = self.fit_from(start, diagonal, sweeps)
         state.measure_by(metric)
         return state.snapshot()
@@ -105,7 +105,7 @@ class _Search:
         return min((self.fit_from(start, metric, sweeps) for start in candidates), key=Fit.residual)
 
     def improve(self, state: Fit, sweeps: int) -> Fit:
-        """Sweeps, of which the best state is kept."""
+        """Do sweeps, and return to the best state among them."""
         best = state.snapshot()
         for _ in range(sweeps):
             state.sweep(shuffled(self.layer.kernels, self.draws).tolist())
@@ -117,7 +117,7 @@ class _Search:
         return state
 
     def descend(self, state: Fit) -> None:
-        """The last slides, while they lower the error."""
+        """Do the last slides, as long as they lower the error."""
         best = state.snapshot()
         for _ in range(LAST_SLIDES):
             state.slide()
@@ -127,7 +127,7 @@ class _Search:
         state.return_to(best)
 
     def singular(self, diagonal: Tensor) -> list[Start]:
-        """Starts at singular vectors, where there are enough of them."""
+        """Starts at singular vectors, if there are enough of them."""
         layer, kernels = self.layer, self.layer.kernels
         if kernels > min(self.target.shape):
             return [partial(starts.interlace, layer, self.draws)] * ORDERS
@@ -137,7 +137,7 @@ class _Search:
         return grids * (ORDERS if kernels > 1 else 1)
 
     def products(self, metric: Tensor) -> list[Start]:
-        """A start at kernels that are products, where there are enough of them."""
+        """A start with kernels that are products, if there are enough kernels."""
         layer, target = self.layer, self.target
         if not FEWEST_PRODUCTS <= layer.kernels <= min(target.shape):
             return []
@@ -158,14 +158,14 @@ def _metrics(layer: LaplexLinear, importance: Tensor | None) -> tuple[Tensor, Te
     """The metric of the columns, (k,) or (k, k), and its diagonal (k,), whose mean is 1."""
     if importance is None:
         return torch.ones_like(layer.b[0]), torch.ones_like(layer.b[0])
-    metric = importance.double() / importance.max()  # first, or the mean of very large ones would overflow
+    metric = importance.double() / importance.max()  # first, because the mean of very large ones would overflow
     diagonal = metric if metric.dim() == 1 else metric.diagonal()
     mean = diagonal.mean()
     return (metric / mean).to(layer.b), (diagonal / mean).to(layer.b)
 
 
 def _svd_residual(weight: Tensor, metric: Tensor, rank: int) -> float:
-    """The share of the energy that the best matrix of this rank leaves."""
+    """The fraction of the energy that the best matrix of this rank leaves."""
     weight, metric = weight.double(), metric.double()
     if metric.dim() == 1:
         weighted = weight * metric.sqrt()

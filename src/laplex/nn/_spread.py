@@ -13,20 +13,20 @@ from laplex.distributed._moves import same, total
 from laplex.distributed._ranks import Ranks
 from laplex.nn._linear import LaplexLinear
 
-SPREAD = ("b", "psi")  # parameters of features; all others are on all ranks
+SPREAD = ("b", "psi")  # parameters that belong to features; all others are on all ranks
 
 
 class SpreadLinear(nn.Module):
     """A :class:`LaplexLinear` with its features spread over the ranks of a group: each has a part of x, b and psi.
 
-    The other parameters are on all ranks, and are the same. Every rank multiplies its own features, and one all-reduce
-    of the results adds them; no anchor moves. For many features and few results: a head over 150 000 of them.
+    The other parameters are the same on all ranks. Every rank multiplies its own features, and one all-reduce adds the
+    results; no anchor moves. It is for many features and few results: a head over 150 000 features, for instance.
 
-    Gradients are those of the mean of the losses of all ranks, as DistributedDataParallel and ``fully_shard`` have them
-    for the rest of a model: the parameters of a, mix, bias, phi and tau get the same on every rank, so that optimizers
-    stay in step. Do not wrap this layer itself: they would average features of different ranks.
+    Gradients are those of the mean of all ranks' losses, as with DistributedDataParallel and ``fully_shard`` for the
+    rest of a model: a, mix, bias, phi and tau get the same gradients on every rank, so that optimizers stay in step. Do
+    not wrap this layer itself in these: they would average features of different ranks.
 
-    All ranks must call it together, with the same number of rows, and where one calls backward all must. It runs
+    All ranks must call it together, with the same number of rows, and if one calls backward, all must. It runs
     eagerly.
 
     Args:
@@ -35,7 +35,7 @@ class SpreadLinear(nn.Module):
 
     Attributes:
         features: the slice of the whole layer's features that this rank has.
-        part: the layer of these features.
+        part: the layer for these features.
 
     Example (in a script started by torchrun):
         head = laplex.nn.SpreadLinear(laplex.nn.LaplexLinear(150_000, 200, kernels=8))
@@ -52,7 +52,7 @@ class SpreadLinear(nn.Module):
         where = "laplex.nn.SpreadLinear"
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: _terms(where, layer))
-        size = -(-layer.in_features // ranks.size)  # as torch.chunk, and DTensors, cut
+        size = -(-layer.in_features // ranks.size)  # as torch.chunk and DTensors cut
         first = min(size * ranks.rank, layer.in_features)
         self.features = slice(first, min(first + size, layer.in_features))
         self.part = _cut(layer, self.features)
@@ -67,20 +67,20 @@ class SpreadLinear(nn.Module):
             parts.append(self._part_of(x))
             return terms
 
-        agree(where, self._ranks, compute)  # the layer may refuse its parameters on one rank, or memory be short
+        agree(where, self._ranks, compute)  # on one rank the layer may refuse its parameters, or memory run out
         part = parts[0]
-        half = part.dtype.itemsize < 4  # rounded once, and not by every addition
+        half = part.dtype.itemsize < 4  # so that results are rounded once, not by every addition
         return total(part.float() if half else part, self._ranks).to(part.dtype)
 
     def _part_of(self, x: Tensor) -> Tensor:
-        """What this rank adds to the results."""
+        """The contribution of this rank to the results."""
         ranks = self._ranks
         parameters: dict[str, Tensor] = dict(self.part.named_parameters())
         for name, value in parameters.items():
-            if value.requires_grad:  # frozen anchors stay the tensors whose order the layer knows
+            if value.requires_grad:  # frozen anchors stay the same tensors, whose order the layer has
                 averaged = _averaged(value, ranks)
                 parameters[name] = averaged if name in SPREAD else same(averaged, ranks)
-        if "bias" in parameters:  # once in the sum
+        if "bias" in parameters:  # the bias counts once in the sum
             parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
         part: Tensor = functional_call(self.part, parameters, (_averaged(x, ranks),))
         return part
@@ -102,7 +102,7 @@ class SpreadLinear(nn.Module):
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpreadLinear:
-        """A layer of its own on the same group, which cannot be copied."""
+        """A copy of the layer on the same group, which itself cannot be copied."""
         memo[id(self._ranks)] = self._ranks
         other = self.__new__(type(self))
         memo[id(self)] = other
@@ -114,9 +114,9 @@ class SpreadLinear(nn.Module):
 
 
 def _averaged(value: Tensor, ranks: Ranks) -> Tensor:
-    """The value; its gradient is divided by the number of ranks, which makes a sum of losses their mean.
+    """The value; its gradient is divided by the number of ranks, which turns a sum of losses into their mean.
 
-    Here and not at the result: a gradient that is differentiated again reaches parameters by other ways than that.
+    This is done here, not at the result: a gradient that is differentiated again reaches parameters in other ways, too.
     """
     view = value.view_as(value)
     if view.requires_grad:
@@ -137,7 +137,7 @@ def _terms(where: str, layer: Any) -> dict[str, Any]:
 
 
 def _cut(layer: LaplexLinear, features: slice) -> LaplexLinear:
-    """A copy of the layer with a part of its features. Factors of gradients stay those of the whole."""
+    """A copy of the layer with some of its features. Gradient factors stay those of the whole layer."""
     part = copy.deepcopy(layer)
     part.in_features = features.stop - features.start
     for name in SPREAD:

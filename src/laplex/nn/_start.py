@@ -1,26 +1,26 @@
-"""Where a layer starts: its anchors on interlaced grids, in random order or in that of singular vectors; its signs.
+"""Where a layer starts: anchors on interlaced grids, in random order or in that of singular vectors; and its signs.
 
 **Rank.** A kernel with random anchors does not have full rank: its rank is the number of disjoint neighbouring pairs of
 a row and a column on the line, about two thirds of n for n rows and n columns. On interlaced grids it is full.
 
 **Signs.** Every entry of a kernel is positive. So for inputs with a mean, such as the results of a ReLU, each kernel
 raises all results, and if the kernels' weights do not cancel, the units of a layer are all positive or all negative,
-and then dead in front of a ReLU. So the kernels' weights have alternating signs, and their sum is 0. A row's sum is
-then what the ends of the line leave: a row near an end has fewer columns within reach. On a line of length L, in units
-of tau, and with the same mean square of W's entries as nn.Linear has, the variance of the rows' sums is k / L^2 times
-that of nn.Linear. Where that is more than 1, a share 1 - L^2 / k of the rows has the same place in two kernels of
-opposite sign, which cancels. So inputs with a mean give results that are hardly larger, compared with nn.Linear, than
-those of inputs without one.
+and then dead in front of a ReLU. So the kernels' weights have alternating signs, and their sum is 0. A row's sum then
+comes only from the ends of the line: a row near an end has fewer columns within reach. On a line of length L, in units
+of tau, and with the same mean square of W's entries as in nn.Linear, the variance of the rows' sums is k / L^2 times
+that of nn.Linear. If that is more than 1, a fraction 1 - L^2 / k of the rows gets the same place in two kernels of
+opposite sign, which cancels. So the results for inputs with a mean are hardly larger, compared with nn.Linear, than
+those for inputs without one.
 
 **Lengths.** A step of Adam moves the weight of every kernel by eta, often all in one direction, since their gradients
 share what raises all results. For inputs of mean m all results then move by  eta r m (2 k / L):  a row has 2 k / L
 columns within reach. In a dense layer a step moves a result by at most eta k m, and not all of them in one direction.
-So the line has a length of ``LENGTH_OF_A_KERNEL`` = 1.5 for each kernel, and results move by at most 4 / 3 as much. (On
+So the line has a length of ``LENGTH_OF_A_KERNEL`` = 1.5 per kernel, and results move by at most 4 / 3 as much. (On
 longer lines a row sees fewer columns, and a language model learned less; on shorter ones gradient descent diverged at
-rates that suit dense layers.)
+learning rates that suit dense layers.)
 
-**One kernel** has nothing to cancel with. Its weight is positive, so that units live, and results for inputs with a
-mean are sqrt(4 k / L) times as large as those of nn.Linear. A longer line lowers that, and lets a row see fewer
+**One kernel** has nothing to cancel with. Its weight is positive, so that units stay alive, and results for inputs with
+a mean are sqrt(4 k / L) times as large as those of nn.Linear. A longer line lowers that, but lets a row see fewer
 columns; with L = 4 sqrt(k) it is the fourth root of k. Two kernels, or phases, are better in front of a ReLU.
 """
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     Target = Tensor | Sequence[Tensor] | Iterable[Sequence[Tensor]]
 
-PHASES = 0.5  # radians; of a start in which the places say more than the phases
-ROUNDING = 1e-12  # entries of a singular vector that differ by less, relatively, differ by rounding alone
+PHASES = 0.5  # radians; small, so that at the start the places matter more than the phases
+ROUNDING = 1e-12  # entries of a singular vector with a smaller relative difference differ only by rounding
 JITTER = 0.25  # of a cell, so that no row is tied with a column
 
 
@@ -59,14 +59,14 @@ def groups(kernels: int) -> list[range]:
 
 
 def balanced_signs(like: Tensor) -> Tensor:
-    """Weights (kernels,) of alternating sign, with sum 0 in each group and mean square 1; a single one is 1."""
+    """Weights (kernels,) of alternating sign, with sum 0 in each group and mean square 1; a single weight is 1."""
     shares = {1: (1.0,), 2: (1.0, -1.0), 3: (math.sqrt(0.5), -math.sqrt(2.0), math.sqrt(0.5))}
     return like.new_tensor([share for group in groups(len(like)) for share in shares[len(group)]])
 
 
 @torch.no_grad()
 def interlace(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
-    """Even grids in random order, balanced signs, and results as large as ``_scales.gain`` says."""
+    """Set anchors to even grids in random order, with balanced signs, and results as large as ``_scales.gain`` says."""
     n, k, tau, length = layer.out_features, layer.in_features, layer.tau[:, None], line_length(layer)
     for anchors, other in ((layer.a, k), (layer.b, n)):
         size = anchors.shape[1]
@@ -74,8 +74,8 @@ def interlace(layer: LaplexLinear, draws: torch.Generator | None = None) -> None
         if anchors is layer.a and layer.phi is None:
             places = _tie(places, uniform(anchors, draws) < 1 - length**2 / k)
         places = places + 0.5
-        # Of two sides the shorter has one anchor in each of its cells, and every cell holds an anchor of the longer.
-        # So the shorter may move within its cells, and all pairs stay disjoint.
+        # The shorter side has one anchor in each of its cells, and every cell also holds an anchor of the longer side.
+        # So the shorter side may move within its cells, and all pairs stay disjoint.
         if size <= other:
             places = places + JITTER * (2 * uniform(anchors, draws) - 1)
         anchors.copy_((places / size - 0.5) * length * tau)
@@ -110,8 +110,8 @@ def _gain(layer: LaplexLinear) -> float:
 def _energy(layer: LaplexLinear, length: float) -> float:
     """What a kernel of weight 1 adds to the mean square of W's entries.
 
-    The mean of exp(-2 |s - t|) over s and t in an interval of this length; halved by the cosines of random phases, or
-    less the squared mean of exp(-|s - t|), which balanced weights cancel.
+    This is the mean of exp(-2 |s - t|) over s and t in an interval of this length; halved by the cosines of random
+    phases, or minus the squared mean of exp(-|s - t|), which balanced weights cancel.
     """
     if layer.phi is not None:
         return _mean_decay(2 * length) / 2
@@ -125,7 +125,7 @@ def _mean_decay(length: float) -> float:
 
 @torch.no_grad()
 def start_from(layer: LaplexLinear, target: Target) -> None:
-    """Anchors by the singular vectors of a weight, or of the discriminant's weight of examples."""
+    """Place anchors by the singular vectors of a weight, or of the weight of a discriminant for examples."""
     where = "laplex.nn.LaplexLinear.init_from"
     shape = layer.out_features, layer.in_features
     if isinstance(target, Tensor):
@@ -146,7 +146,7 @@ def start_from(layer: LaplexLinear, target: Target) -> None:
     else:
         _place_at_entries(layer, *vectors)
     for phases in (layer.phi, layer.psi):
-        if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
+        if phases is not None:  # if all were equal, every cosine would be at its maximum, and none would move
             phases.uniform_(-PHASES, PHASES)
     if layer.bias is not None:
         layer.bias.zero_()
@@ -174,7 +174,7 @@ def _one_batch(where: str, target: object) -> tuple[Tensor, Tensor]:
 
 
 def _place_at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
-    """Anchors of a head, at the entries of singular vectors (kernels, n) and (kernels, k), and positive weights.
+    """Place a head's anchors at the entries of singular vectors (kernels, n) and (kernels, k); weights are positive.
 
     The results of a head are compared with one another, so what kernels add to all of them does no harm; and the
     entries say more than their order does.
@@ -188,9 +188,9 @@ def _place_at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
 
 
 def place_on_grids(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
-    """Even grids in the order of singular vectors (kernels, n) and (kernels, k); W as large as that of any fresh layer.
+    """Place anchors on even grids in the order of singular vectors (kernels, n) and (kernels, k); W as in a new layer.
 
-    With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it has a positive weight. K(u, -v) is
+    With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it gets a positive weight. K(u, -v) is
     large where u v^T is not: with a negative weight it says the same, and what both add to all results cancels.
     """
     signs = balanced_signs(layer.mix)
@@ -200,12 +200,12 @@ def place_on_grids(layer: LaplexLinear, left: Tensor, right: Tensor, length: flo
         shift = JITTER if size <= other.shape[1] else 0.0  # so that no row is tied with a column
         anchors.copy_(((_ranks(vectors) + shift) / size - 0.5) * length * layer.tau[:, None])
     layer.mix.copy_(signs)
-    root = float(layer.weight.square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
+    root = float(layer.weight.square().mean().sqrt()) or 1.0  # 0 if the weight distinguishes nothing
     layer.mix.mul_(_gain(layer) / (root * math.sqrt(3 * layer.in_features)))
 
 
 def _ranks(vectors: Tensor) -> Tensor:
-    """The place of each entry in its vector (kernels, n), from 0.5 to n - 0.5; equal entries share theirs."""
+    """The rank of each entry in its vector (kernels, n), from 0.5 to n - 0.5; equal entries share a rank."""
     slack = ROUNDING * vectors.abs().amax(1, keepdim=True)
     vectors = vectors.contiguous()
     ordered = vectors.sort(1).values

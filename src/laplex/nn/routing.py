@@ -1,7 +1,7 @@
 r"""Routing: what a kernel matrix becomes as tau tends to 0.
 
-For fixed anchors K[i, j] = exp(-|a_i - b_j| / tau) tends to 1 where a_i = b_j and to 0 elsewhere. With anchors that are
-labels, K then sends inputs to outputs: it permutes, selects, or adds up in buckets. A phase of pi makes an entry -1.
+For fixed anchors K[i, j] = exp(-|a_i - b_j| / tau) tends to 1 where a_i = b_j and to 0 elsewhere. If anchors are
+labels, K then routes inputs to outputs: it permutes, selects, or sums into buckets. A phase of pi makes an entry -1.
 
     permutation    y_i = x_{order_i}                          one 1 in every row and column
     gather         y_i = sign_i x_{index_i}                   at most one nonzero in every row
@@ -9,17 +9,17 @@ labels, K then sends inputs to outputs: it permutes, selects, or adds up in buck
     universal      y = W x, for any W                         inputs are repeated and scaled first
 
 In floating point the limit is reached. Labels are whole numbers, so different ones are at least 1 apart, and at
-:data:`ROUTING_TAU` the entry exp(-1 / tau) is 0 in float32 and in float64. So the matrix that every backend applies is
-the routing matrix itself, and a product is as exact as the sums of its terms.
+:data:`ROUTING_TAU` the entry exp(-1 / tau) is 0 in float32 and in float64. So every backend applies the routing matrix
+itself, and a product is as exact as the sums of its terms.
 
 :func:`routing_of` goes the other way: from a trained matrix to the routing that is nearest to it.
 
-Where the paper's appendix differs:
-    - It folds the signs of a CountSketch into the input. Phases 0 and pi hold them in the matrix.
+How the paper's appendix differs:
+    - It folds the signs of a CountSketch into the input. Here, phases 0 and pi keep them in the matrix.
     - Its universal construction repeats every input for every output and is called efficient. With that many replicas
-      a product costs as much as the dense one. Replicas of entries that are 0 can be left out, as here; the
-      construction pays for sparse W only.
-    - Its limit is that of fixed anchors. Trained anchors are all different, so that their K tends to 0 with tau, not
+      a product costs as much as the dense one. Replicas for entries that are 0 can be left out, as here; the
+      construction pays off only for sparse W.
+    - Its limit is for fixed anchors. Trained anchors are all different, so that their K tends to 0 with tau, not
       to a routing: :func:`routing_of` therefore looks at K as it is, and says how far the routing is from it.
 """
 
@@ -44,7 +44,7 @@ ROUTING_TAU = 2.0**-10  # exp(-1024) is 0; a power of two, so gap / tau is exact
 class Anchors(NamedTuple):
     """The arguments of a matrix: ``laplex.linear(x, **anchors._asdict())`` applies it.
 
-    For a softer matrix of the same places, as a start for training, use ``anchors._replace(tau=...)``.
+    For a softer matrix with the same places, as a start for training, use ``anchors._replace(tau=...)``.
     """
 
     a: Tensor  # (n,)
@@ -81,7 +81,7 @@ class Routing(NamedTuple):
 
 
 def scatter(x: Tensor, target: Tensor, out_features: int) -> Tensor:
-    """y_i = sum over target_j = i of x_j: x (..., k) -> y (..., out_features). Half precision is summed in float32."""
+    """y_i = sum over target_j = i of x_j: x (..., k) -> y (..., out_features). Half precision is added in float32."""
     wide = x.float() if x.dtype.itemsize < 4 else x
     sums = wide.new_zeros(*x.shape[:-1], out_features)
     return sums.index_add(-1, target, wide).to(x.dtype)
@@ -91,10 +91,10 @@ def scatter(x: Tensor, target: Tensor, out_features: int) -> Tensor:
 
 
 def permutation(order: Tensor, *, dtype: torch.dtype = torch.float32) -> Anchors:
-    """Anchors of the permutation y_i = x[order_i], as ``x[..., order]``.
+    """Anchors for the permutation y_i = x[order_i], like ``x[..., order]``.
 
     Args:
-        order (n,): whole numbers, each of 0 to n - 1 once.
+        order (n,): whole numbers, each from 0 to n - 1 once.
         dtype: of the anchors, float32 or float64.
 
     Example:
@@ -115,7 +115,7 @@ def permutation(order: Tensor, *, dtype: torch.dtype = torch.float32) -> Anchors
 def gather(
     index: Tensor, in_features: int, signs: Tensor | None = None, *, dtype: torch.dtype = torch.float32
 ) -> Anchors:
-    """Anchors of the selection y_i = signs_i x[index_i]; inputs may be taken several times, or never.
+    """Anchors for the selection y_i = signs_i x[index_i]; inputs may be taken several times, or never.
 
     Args:
         index (n,): whole numbers from 0 to in_features - 1.
@@ -135,7 +135,7 @@ def gather(
 def count_sketch(
     buckets: Tensor, signs: Tensor | None, out_features: int, *, dtype: torch.dtype = torch.float32
 ) -> Anchors:
-    """Anchors of the CountSketch y_i = sum over buckets_j = i of signs_j x_j.
+    """Anchors for the CountSketch y_i = sum over buckets_j = i of signs_j x_j.
 
     Args:
         buckets (k,): the output that each input is added to, whole numbers from 0 to out_features - 1.
@@ -143,7 +143,7 @@ def count_sketch(
         out_features: the number n of outputs; buckets may be empty.
         dtype: of the anchors, float32 or float64.
 
-    The rows have phase 0, whose sine is exactly 0. So it does not matter that no float is pi: the cosine of the
+    The rows have phase 0, whose sine is exactly 0. So it does not matter that no float equals pi: the cosine of the
     nearest one rounds to -1, and its sine is multiplied by 0.
     """
     where = "laplex.nn.routing.count_sketch"
@@ -158,8 +158,8 @@ def count_sketch(
 def universal(weight: Tensor) -> Replicas:
     """Any dense matrix as a routing of scaled replicas of the inputs: W = K diag(scale) R.
 
-    Every entry W_ij that is not 0 has one replica of input j, scaled by W_ij and placed at the anchor of output i. This
-    shows what the family contains; with all m k entries it is not a fast way to multiply.
+    Every nonzero entry W_ij has one replica of input j, scaled by W_ij and placed at the anchor of output i. This shows
+    what the family contains; with all m k entries it is not a fast way to multiply.
 
     Args:
         weight (m, k): float32 or float64.
@@ -181,16 +181,16 @@ def universal(weight: Tensor) -> Replicas:
 def routing_of(
     a: Tensor, b: Tensor, tau: float | Tensor = 1.0, phi: Tensor | None = None, psi: Tensor | None = None
 ) -> Routing:
-    r"""The routing matrix R next to K(a, b), with one entry 1, -1 or none in every column, and how far away it is.
+    r"""The routing matrix R close to K(a, b), with one entry 1 or -1, or none, in every column, and a bound on |K - R|.
 
-    In O((n + k) log n). Without phases R is the nearest of all matrices with entries -1, 0, 1 and at most one nonzero
-    in every column, in the largest and in the squared difference: it has 1 at the largest entry of a column if that is
-    above 1/2, else 0. With phases a column's entry is chosen among the two rows on each side of b_j.
+    This takes O((n + k) log n). Without phases R is the nearest of all matrices with entries -1, 0, 1 and at most one
+    nonzero in every column, in the largest and in the squared difference: it has 1 at the largest entry of a column if
+    that is above 1/2, else 0. With phases a column's entry is chosen among the two rows on each side of b_j.
 
     The bound. Sort the rows, and let a window hold the last two with a_i < b_j and the first two with a_i >= b_j.
 
-    - An entry in the window is compared with R as it is: the one that R keeps or drops is min(|K|, 1 - |K|) away,
-      since the sign is that of K; the others are |K| away.
+    - An entry in the window is compared with R directly: the one that R keeps or drops is min(|K|, 1 - |K|) away,
+      since R has the sign of K; the others are |K| away.
     - A row left of the window has a_i <= a_l < b_j, where l is the leftmost in the window, so |K_ij| is at most
       exp(-|a_l - b_j| / tau). The same holds on the right.
 
@@ -223,7 +223,7 @@ def routing_of(
 
 
 def _window(a: Tensor, b: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The two rows on each side of every column, (k, 4), their decays, and a bound (k,) of all decays beyond them."""
+    """The two rows on each side of every column, (k, 4), their decays, and a bound (k,) on all decays beyond them."""
     n, (ascending, rows) = len(a), a.sort()
     seat = torch.searchsorted(ascending, b)[:, None] + torch.arange(-2, 2, device=a.device)
     row = rows[seat.clamp(0, n - 1)]
@@ -237,7 +237,7 @@ def _window(a: Tensor, b: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _one_matrix(
     where: str, a: Tensor, b: Tensor, tau: float | Tensor, phi: Tensor | None, psi: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The anchors and tau of one matrix, checked, in float64, detached."""
+    """The anchors and tau of one matrix, checked, detached and in float64."""
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a)
     _checks.phases(where, a, b, phi, psi)
@@ -281,7 +281,7 @@ def _places(where: str, labels: Tensor, count: int, dtype: torch.dtype) -> tuple
 
 
 def _phases(where: str, signs: Tensor, like: Tensor) -> Tensor:
-    """The phase 0 for the sign 1, and pi for -1. In float64: the cosine of float32's pi is -1 in float32 alone."""
+    """Phase 0 for the sign 1, and pi for -1. In float64: the cosine of float32's pi is -1 only in float32."""
     _checks.is_tensor(where, "signs", signs)
     if signs.is_complex() or signs.dtype == torch.bool:
         raise TypeError(f"{where}: `signs` must be real numbers, 1 or -1, got {signs.dtype}; use 1 - 2 * negative")

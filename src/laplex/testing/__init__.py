@@ -1,4 +1,4 @@
-"""Problems with known answers, errors, times and memory: what it takes to check and to measure a product.
+"""Tools to check and measure a product: problems with known answers, errors, times and memory.
 
     >>> from laplex import linear, testing
     >>> problem = testing.draw(1000, 800, rows=4, seed=0)
@@ -11,8 +11,8 @@
     >>> times["laplex"].p20 <= times["laplex"].median <= times["laplex"].p80
     True
 
-The truth is :mod:`laplex.reference` in float64, summed in slices, so that a few rows of a matrix that would never fit
-into memory can be checked, too. ``laplex bench``, ``laplex doctor``, the benchmarks and the tests use this module;
+The truth is :mod:`laplex.reference` in float64, summed in slices, so that a few rows can be checked even of a matrix
+that would never fit into memory. ``laplex bench``, ``laplex doctor``, the benchmarks and the tests use this module;
 ``import laplex`` does not import it.
 """
 

@@ -1,4 +1,4 @@
-"""The machine, the versions and the commit that a figure depends on, and whether others use the machine."""
+"""The machine, the versions and the commit that a measurement depends on, and whether others use the machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 
 from laplex._version import __version__
 
-STAT = Path("/proc/stat")  # proc(5): time of all cores by what they did, in ticks
+STAT = Path("/proc/stat")  # proc(5): the time of all cores, by what they did, in ticks
 
 
 def describe(device: torch.device | str = "cpu") -> dict[str, str | int | None]:
-    """:func:`versions` and :func:`machine`, together.
+    """The results of :func:`versions` and :func:`machine`, together.
 
     >>> from laplex import testing
     >>> print(testing.describe()["torch"] == torch.__version__)
@@ -28,7 +28,7 @@ def describe(device: torch.device | str = "cpu") -> dict[str, str | int | None]:
 
 
 def versions() -> dict[str, str]:
-    """The versions that a figure depends on."""
+    """The versions that a measurement depends on."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, str | int | None]:
-    """What runs here; with the name of the GPU where the device is one."""
+    """The hardware and system, with the name of the GPU if the device is one."""
     described: dict[str, str | int | None] = {
         "device": str(device),
         "cpu": _cpu(),
@@ -55,10 +55,10 @@ def commit(*paths: str) -> str | None:
     """The commit of the checkout that laplex is imported from, with "+" if it was changed; None outside a checkout.
 
     Args:
-        paths: git's pathspecs of the files whose changes count, relative to the package; by default those of laplex.
+        paths: git pathspecs of the files whose changes count, relative to the package; by default those of laplex.
     """
     package = Path(__file__).parents[1]
-    # A package that is installed inside somebody else's checkout is not part of it: git does not track its files.
+    # A package installed inside someone else's checkout is not part of it: git does not track its files.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     head, changes = _git(package, "rev-parse", "HEAD"), _git(package, "status", "--porcelain", "--", *(paths or ("",)))
@@ -66,12 +66,12 @@ def commit(*paths: str) -> str | None:
 
 
 def load() -> float | None:
-    """Processes that wanted to run, averaged over a minute; None on systems that do not count them."""
+    """The number of processes that wanted to run, averaged over a minute; None on systems that do not count them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def busy(before: float | None = None) -> str:
-    """A warning if others use the machine, by :func:`load` now or as it was before; else an empty string."""
+    """A warning if others use the machine, judged by :func:`load` now or ``before``; otherwise an empty string."""
     measured, cores = before if before is not None else load(), os.cpu_count() or 1
     if measured is None or measured <= 0.5 * cores:
         return ""
@@ -79,13 +79,13 @@ def busy(before: float | None = None) -> str:
 
 
 class OtherProcesses:
-    """The part of all cores that other processes use from now on: with much of it, times mean little."""
+    """Measure the share of all cores that other processes use from now on: if it is large, times mean little."""
 
     def __init__(self) -> None:
         self._began = _clocks()
 
     def share(self) -> float | None:
-        """From 0 to 1, so far; None on systems without /proc/stat."""
+        """The share so far, from 0 to 1; None on systems without /proc/stat."""
         if self._began is None or (now := _clocks()) is None:
             return None
         wall, working, own = (after - before for after, before in zip(now, self._began, strict=True))
@@ -93,7 +93,7 @@ class OtherProcesses:
 
 
 def _clocks() -> tuple[float, float, float] | None:
-    """Seconds: of the wall clock, of all cores at work, and of this process on them."""
+    """Seconds of the wall clock, of work on all cores, and of this process on them."""
     try:
         first = STAT.read_text().splitlines()[0].split()
     except OSError:
@@ -104,7 +104,7 @@ def _clocks() -> tuple[float, float, float] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, or None where it is missing or fails."""
+    """What git prints, or None if it is missing or fails."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
@@ -113,7 +113,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _cpu() -> str:
-    """From /proc/cpuinfo where there is one, because platform.processor() says nothing on Linux."""
+    """The CPU's name, from /proc/cpuinfo if there is one, because platform.processor() says nothing on Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     match = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
     return match[1].strip() if match else platform.processor() or platform.machine()

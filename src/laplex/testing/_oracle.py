@@ -1,4 +1,4 @@
-"""The truth: the dense definition in float64, summed in slices, for all rows of the matrix or for some of them."""
+"""The truth: the dense definition in float64, summed in slices, for all rows of the matrix or some of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 256  # columns summed by one product
 
 @torch.no_grad()
 def product(problem: Problem, rows: Tensor | None = None) -> Tensor:
-    """y in float64 at these rows of the matrix, by default at all: (rows of x, rows).
+    """y in float64 at these rows of the matrix, by default at all rows: (rows of x, rows).
 
     >>> from laplex import testing
     >>> testing.product(testing.draw(1 << 20, 1 << 20), testing.sample(1 << 20, 4)).shape
@@ -28,14 +28,14 @@ def product(problem: Problem, rows: Tensor | None = None) -> Tensor:
 
 
 def sizes(problem: Problem, rows: Tensor | None = None) -> Tensor:
-    """The sums of the absolute values of the terms of :func:`product`: what :func:`term_error` divides by."""
+    """The sums of the absolute values of the terms of :func:`product`, by which :func:`term_error` divides."""
     weight = None if problem.weight is None else problem.weight.abs()
     return product(replace(problem, x=problem.x.abs(), weight=weight, phi=None, psi=None), rows)
 
 
 @torch.no_grad()
 def gram(problem: Problem, rows: Tensor | None = None) -> Tensor:
-    """K diag(x) K^T in float64 at these rows, by default at all: (rows of x, rows, n)."""
+    """K diag(x) K^T in float64 at these rows, by default at all rows: (rows of x, rows, n)."""
     total = torch.zeros((), dtype=torch.float64, device=problem.a.device)
     for cols in _columns(problem, max(1, SLICE // max(1, problem.a.numel()))):
         kernel = _kernel(problem, slice(None), cols)
@@ -45,7 +45,7 @@ def gram(problem: Problem, rows: Tensor | None = None) -> Tensor:
 
 
 def gradients(problem: Problem, rows: Tensor | None = None, cols: Tensor | None = None) -> dict[str, Tensor]:
-    """The gradients of sum(cotangent * y) in float64, by name: of a and phi at ``rows``, of x, b and psi at ``cols``.
+    """The gradients of sum(cotangent * y) in float64, by name: for a and phi at ``rows``, for x, b, psi at ``cols``.
 
     >>> from laplex import testing
     >>> sorted(testing.gradients(testing.draw(5, 3, phases=True)))
@@ -58,7 +58,7 @@ def gradients(problem: Problem, rows: Tensor | None = None, cols: Tensor | None 
 
 
 def relative_error(got: Tensor, truth: Tensor) -> float:
-    """|got - truth| / |truth| in the Euclidean norm; absolute where the truth is 0."""
+    """|got - truth| / |truth| in the Euclidean norm; absolute if the truth is 0."""
     scale = float(truth.norm())
     return float((got.detach().double() - truth).norm()) / (scale if scale != 0 else 1.0)
 
@@ -66,8 +66,8 @@ def relative_error(got: Tensor, truth: Tensor) -> float:
 def largest_error(got: Tensor, truth: Tensor) -> float:
     """The largest difference, divided by the largest entry of the truth.
 
-    Where all entries are near the smallest normal number of ``got``'s dtype, or are 0, the format has no digits left
-    for them. The divisor is therefore at least that number over eps, so that what cannot be represented does not count.
+    If all entries are near the smallest normal number of ``got``'s dtype, or are 0, the format has no digits left for
+    them. The divisor is therefore at least that number over eps, so that what cannot be represented does not count.
     """
     kind = torch.finfo(got.dtype)
     least = kind.tiny / (kind.eps if kind.bits > 16 else 1.0)  # in float16 tiny / eps = 0.06 is an ordinary number
@@ -77,7 +77,7 @@ def largest_error(got: Tensor, truth: Tensor) -> float:
 def term_error(got: Tensor, truth: Tensor, sizes: Tensor) -> float:
     """The largest difference relative to the sum of the sizes of the terms: cancellation does not count as an error.
 
-    Where the terms themselves are too small for float32, the difference does not count, unless it is not a number.
+    If the terms themselves are too small for float32, the difference does not count, unless it is NaN.
     """
     error = (got.detach().double() - truth).abs() / sizes.clamp_min(1e-300)
     error = torch.where((sizes > 1e-30) | error.isnan(), error, torch.zeros_like(error))
@@ -86,7 +86,7 @@ def term_error(got: Tensor, truth: Tensor, sizes: Tensor) -> float:
 
 @torch.enable_grad()
 def _row_gradients(problem: Problem, rows: Tensor | None) -> dict[str, Tensor]:
-    """Of a, and of phi where there is one, by autograd through the definition: a_i moves row i alone."""
+    """The gradients for a, and for phi if there is one, by autograd through the definition: a_i moves only row i."""
     names = ("a",) if problem.phi is None else ("a", "phi")
     parts = []
     for part in _parts(problem, rows):
@@ -99,25 +99,25 @@ def _row_gradients(problem: Problem, rows: Tensor | None) -> dict[str, Tensor]:
 
 
 def _parts(problem: Problem, rows: Tensor | None) -> tuple[Tensor, ...]:
-    """The rows, in parts whose slice of the matrix is small."""
+    """The rows, split into parts whose slices of the matrix are small."""
     every = torch.arange(problem.a.shape[-1], device=problem.a.device) if rows is None else rows
     return every.split(max(1, SLICE // max(1, problem.b.numel())))  # type: ignore[no-any-return]
 
 
 def _columns(problem: Problem, step: int) -> list[slice]:
-    """Slices of the columns; an empty one where there are none, so that a sum over it has a shape."""
+    """Slices of the columns; one empty slice if there are none, so that a sum over it has a shape."""
     return [slice(start, start + step) for start in range(0, max(1, problem.b.shape[-1]), step)]
 
 
 def _terms(problem: Problem, rows: Tensor | slice) -> Iterator[Tensor]:
-    """What the columns add to y at these rows, a slice of them at a time."""
+    """What the columns contribute to y at these rows, a slice of columns at a time."""
     matrices = problem.b[..., :1].numel()
     for cols in _columns(problem, max(1, SLICE // max(1, matrices))):
         yield _sum(_kernel(problem, rows, cols), problem.x[:, cols].double())
 
 
 def _kernel(problem: Problem, rows: Tensor | slice, cols: Tensor | slice) -> Tensor:
-    """A slice of the matrix (rows, cols); the sum over all matrices where there is a weight."""
+    """A slice of the matrix (rows, cols); the sum over all matrices if there is a weight."""
     a, b = problem.a[..., rows].double(), problem.b[..., cols].double()
     phi = None if problem.phi is None else problem.phi[..., rows].double()
     psi = None if problem.psi is None else problem.psi[..., cols].double()
@@ -129,7 +129,7 @@ def _kernel(problem: Problem, rows: Tensor | slice, cols: Tensor | slice) -> Ten
 def _sum(kernel: Tensor, x: Tensor) -> Tensor:
     """x K^T by short products and torch's pairwise sum over them: (rows of x, rows).
 
-    One long product would round by about sqrt(k) eps, which at k = 2^20 is more than the error it is to judge.
+    One long product would round by about sqrt(k) eps, which at k = 2^20 is more than the error that it should judge.
     """
     pad = -x.shape[-1] % BLOCK
     kernel = functional.pad(kernel, (0, pad)).unflatten(-1, (-1, BLOCK))  # (rows, blocks, BLOCK)

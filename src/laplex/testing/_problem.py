@@ -1,4 +1,4 @@
-"""A product and its inputs: seeded, so that every machine and every run sees the same numbers."""
+"""A product and its inputs, drawn with a seed, so that every machine and every run sees the same numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DRAWN_ON_CPU = 1 << 24  # numbers; where there are more they are drawn on the device
+DRAWN_ON_CPU = 1 << 24  # numbers; if there are more, they are drawn on the device
 
 
 @dataclass(frozen=True)
 class Problem:
-    """y = x K^T with K = K(a, b), and the cotangent of y that gradients are taken with.
+    """y = x K^T with K = K(a, b), and the cotangent of y with which gradients are taken.
 
     With a weight, K is the sum over h of weight_h K(a_h, b_h).
     """
@@ -29,7 +29,7 @@ class Problem:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What :func:`laplex.linear` takes, by name; what is None is left out."""
+        """The arguments for :func:`laplex.linear`, by name, without those that are None."""
         names = ("x", "a", "b", "tau", "phi", "psi", "weight")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -53,17 +53,17 @@ def draw(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Problem:
-    """A random problem: standard normal numbers, the same on every device up to 2^24 of them.
+    """A random problem of standard normal numbers; up to 2^24 of them are the same on every device.
 
     Args:
         n, k: the sizes of the matrix.
         rows: rows of x.
         tau: the length scale.
         phases: whether there are phases.
-        matrices: sum this many matrices, with weights; None: one matrix without a weight.
-        seed: of the generator.
+        matrices: sum this many matrices, with weights; None for one matrix without a weight.
+        seed: the seed of the generator.
         device: where the tensors are.
-        dtype: of x and the cotangent; the others are float32 where it has fewer digits.
+        dtype: of x and the cotangent; the others are at least float32.
 
     >>> from laplex import linear, testing
     >>> linear(**testing.draw(5, 3, rows=2, phases=True, matrices=4).arguments).shape
@@ -84,7 +84,7 @@ def draw(
 
 
 def sample(size: int, count: int, device: torch.device | str = "cpu") -> Tensor:
-    """All of ``size`` positions if they are at most ``count``, else about as many random ones; always the same."""
+    """All ``size`` positions if there are at most ``count``, else about ``count`` random ones; always the same."""
     if size <= count:
         return torch.arange(size, device=device)
     drawn = torch.randint(size, (count,), generator=torch.Generator().manual_seed(0))

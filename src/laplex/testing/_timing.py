@@ -1,4 +1,4 @@
-"""Times that may be divided by each other: the calls take turns, so that a slow spell of the machine hits them all."""
+"""Times whose ratios are meaningful: the calls take turns, so that a slow spell of the machine hits them all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 CACHE_BYTES = 256 << 20  # more than the second-level cache of any GPU
-MOST_CALLS = 500  # in a turn
+MOST_CALLS = 500  # calls in a turn
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5): sets the peak of the resident size to what it is now
 
@@ -29,12 +29,12 @@ class Budget:
     min_s: float = 1.0
     min_samples: int = 3
     max_s: float = float("inf")
-    turn_s: float = 0.01  # a turn lasts this long, or one call where that is longer
+    turn_s: float = 0.01  # a turn lasts this long, or one call if that takes longer
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one call: median, 20th and 80th percentile, over ``samples``."""
+    """Seconds per call: median, 20th and 80th percentile, over ``samples``."""
 
     median: float
     p20: float
@@ -53,11 +53,11 @@ def interleave(
 ) -> dict[Key, Times]:
     """Time calls in turns.
 
-    A turn is as many calls as fit into it, one after the other without waiting, as a program makes them; their mean is
+    A turn is as many calls as fit into it, one after another without waiting, as a program makes them; their mean is
     one sample. On a GPU a short call therefore costs what its launches cost.
 
     Args:
-        calls: by name. Each was called before, so that nothing is compiled now.
+        calls: the calls by name. Each must have been called before, so that nothing is compiled now.
         device: where they run.
         budget: how long each is timed.
         cold: every call is a sample of its own. An untimed call opens each turn, and finds the caches as the other
@@ -82,8 +82,8 @@ def interleave(
 def peak_bytes(call: Call, device: torch.device | str = "cpu") -> int:
     """The most memory that one call takes, beyond what was allocated before it.
 
-    On the host this is resident memory, as Linux counts it. What earlier calls left to the allocator is given back
-    first, or it would be used again unnoticed; what the compiled core keeps from call to call is not.
+    On the host this is resident memory, as Linux counts it. Memory that earlier calls left with the allocator is given
+    back first, or it would be reused unnoticed; memory that the compiled core keeps between calls is not.
     """
     gc.collect()
     if torch.device(device).type == "cuda":
@@ -93,7 +93,7 @@ def peak_bytes(call: Call, device: torch.device | str = "cpu") -> int:
         call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
         trim(0)
     try:
