@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 @pytest.fixture(autouse=True)
 def two_at_once(monkeypatch):
-    on_gpu = "_triton.order.launch", "_triton.scan.launch", "_triton.scan.schedule"
+    on_gpu = [f"_triton.{place}" for place in ("order.launch", "scan.launch", "scan.schedule", "distance.launch")]
     for module in ("_scan.results", "_gram.autograd", *on_gpu):
         monkeypatch.setattr(f"laplex.{module}.LAUNCH_AXIS", 2)
 

@@ -141,12 +141,13 @@ def test_what_follows_from_the_anchors_is_done_once(same_anchors):
     like = torch.ones(2)
     with recorded((), of_anchors) as record:
         scratch = torch.Tensor.new_empty.__wrapped__(like, (4,))
-        (zeros,) = from_anchors("it", lambda: (torch.zeros(5),))
+        (zeros,) = from_anchors("it", like, lambda: (torch.zeros(5),))
         assert (record.failed == "") == same_anchors  # for other anchors it is a step, and this one cannot be recorded
         if same_anchors:
             assert [id(tensor) for tensor in record.fresh] == [id(scratch)]
             assert [id(tensor) for tensor in record.constants] == [id(zeros)]
-            assert from_anchors("it", lambda: (torch.zeros(5),))[0] is zeros
+            assert from_anchors("it", like, lambda: (torch.zeros(5),))[0] is zeros
+            assert from_anchors("it", like[:1], lambda: (torch.zeros(5),))[0] is not zeros  # one part of a batch
     assert state.recorder is None
 
 

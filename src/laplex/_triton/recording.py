@@ -43,7 +43,7 @@ class TorchCall(NamedTuple):
 class Recording:
     """What a thread launches, calls and allocates; ``failed`` says why it cannot be replayed."""
 
-    def __init__(self, constants: tuple[Tensor, ...], of_anchors: dict[str, Results] | None) -> None:
+    def __init__(self, constants: tuple[Tensor, ...], of_anchors: dict[Any, Results] | None) -> None:
         self.steps: list[Launch | TorchCall] = []
         self.fresh: list[Tensor] = []
         self.constants = [*constants]
@@ -95,7 +95,7 @@ def _is_free(operator: Any) -> bool:
 
 
 @contextmanager
-def recorded(constants: tuple[Tensor, ...], of_anchors: dict[str, Results] | None) -> Iterator[Recording]:
+def recorded(constants: tuple[Tensor, ...], of_anchors: dict[Any, Results] | None) -> Iterator[Recording]:
     """Record what this thread does within."""
     recording = Recording(constants, of_anchors)
     state.recorder = recording
@@ -136,13 +136,17 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
         recording.steps.append(TorchCall(function, (*tensors, *out), len(out), options))
 
 
-def from_anchors(what: str, make: Callable[[], Results]) -> Results:
-    """Return what depends on the anchors alone. Replays for the same anchors share it; others compute it anew."""
+def from_anchors(what: str, entry: Tensor, make: Callable[[], Results]) -> Results:
+    """Return what depends on the anchors alone. Replays for the same anchors share it; others compute it anew.
+
+    ``entry`` is that of their order: a part of a batch has another address, or another number of matrices.
+    """
     recording = state.recorder
-    if not isinstance(recording, Recording) or recording.of_anchors is None:
+    if not isinstance(recording, Recording) or recording.of_anchors is None or recording.failed:
         return make()
-    if what not in recording.of_anchors:
+    key = what, entry.data_ptr(), entry.shape
+    if key not in recording.of_anchors:
         with _paused(recording):
-            recording.of_anchors[what] = make()
-    recording.constants += recording.of_anchors[what]
-    return recording.of_anchors[what]
+            recording.of_anchors[key] = make()
+    recording.constants += recording.of_anchors[key]
+    return recording.of_anchors[key]

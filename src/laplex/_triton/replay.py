@@ -42,7 +42,7 @@ class Replays:
 
     def __init__(self) -> None:
         self.by_form: dict[Any, Replay | None] = {}
-        self.of_anchors: dict[Any, dict[str, Results]] = {}  # results of from_anchors, by stream and device
+        self.of_anchors: dict[Any, dict[Any, Results]] = {}  # results of from_anchors, by stream and device
 
     def add(self, form: Any, replay: Replay | None) -> None:
         for oldest in list(self.by_form)[: max(len(self.by_form) - tuning.REPLAYS_KEPT + 1, 0)]:

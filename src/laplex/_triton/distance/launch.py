@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from laplex._scan.order import Matrix, padded
+from laplex._scan.results import LAUNCH_AXIS
 from laplex._triton import tuning
 from laplex._triton.distance import programs
-from laplex._triton.launch import launch, step
+from laplex._triton.launch import launch, power, step
 from laplex._triton.order.launch import joined, refreshed
 
 
@@ -22,16 +23,21 @@ def distance_sums(x: Tensor, matrix: Matrix, even: Tensor, odd: Tensor | None) -
 def tau_parts(x: Tensor, weights: Tensor, matrix: Matrix) -> Tensor:
     """1/tau times the sum of weights (h, m, n) * A_1 x, as parts to be added up, (h, programs)."""
     h, m, k = x.shape
-    programs_of_one = -(-(weights.shape[-1] + k) // tuning.DISTANCE_TILE) * -(-m // tuning.DISTANCE_ROWS)
+    programs_of_one = -(-(weights.shape[-1] + k) // tuning.DISTANCE_TILE) * -(-m // _rows(m))
     parts = x.new_empty((h, programs_of_one), dtype=torch.float64)
     _scan(x, matrix, weights, weights, odd=False, pull=parts)
     return parts
 
 
+def _rows(m: int) -> int:
+    """Rows of x of a program: more than usual where so many blocks of rows would not fit an axis of a launch."""
+    return max(tuning.DISTANCE_ROWS, power(-(-m // LAUNCH_AXIS)))
+
+
 def _scan(x: Tensor, matrix: Matrix, even: Tensor, other: Tensor, *, odd: bool, pull: Tensor | None) -> None:
     """Reduce, carry and scan. ``other`` is the odd sums, or with ``pull`` the weights."""
-    tile, rows, warps = tuning.DISTANCE_TILE, tuning.DISTANCE_ROWS, tuning.DISTANCE_WARPS
     (h, m, k), n, tau = x.shape, other.shape[-1], matrix.tau
+    tile, rows, warps = tuning.DISTANCE_TILE, _rows(m), tuning.DISTANCE_WARPS
     merged, length = n + k, padded(n + k)
     order = joined(matrix.order)
     far = length + tile >= 2**31

@@ -29,7 +29,7 @@ def collect(x: Tensor, angle: Tensor, matrix: Matrix, *, to_tau: bool) -> Tensor
     """E, O and, with ``to_tau``, P of x (h, m, many) and its phases at few targets: (2 or 3, h, 2 m, few)."""
     h, m, size = x.shape
     order = joined(matrix.order)
-    cut = Pieces(*from_anchors("pieces", lambda: _pieces(matrix, order, h)))
+    cut = Pieces(*from_anchors("pieces", order.entry, lambda: _pieces(matrix, order, h)))
     k = cut.position.shape[-1]
     merged, length, search = size + k, padded(size + k), k.bit_length() + 1
     exact, long_first = x.dtype == torch.float64, not order.first

@@ -12,8 +12,7 @@ from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.phase import programs_spread as programs
 from laplex._triton.phase.stacks import PhasedSide, Pulled, stack
-from laplex._triton.recording import from_anchors
-from laplex._triton.short.launch import places_of_ends, ranked_sources
+from laplex._triton.short.launch import places_of_ends, sources_of_anchors
 from laplex._triton.short.programs import table_program
 
 
@@ -29,7 +28,7 @@ def table(x: Tensor, angle: Tensor, matrix: Matrix) -> SourceTable:
     """The table of x (h, m, k), with the phases of the sources."""
     h, m, k = x.shape
     exact = x.dtype == torch.float64
-    target, position, order, ends = from_anchors("ranked sources and ends", lambda: ranked_sources(matrix, h))
+    target, position, order, ends = sources_of_anchors(matrix, h)
     stacked = stack(x, angle, torch.float64)
     sums = x.new_empty((h, 2, k, 2 * m), dtype=torch.float64 if exact else torch.float32)
     short = max(power(k), 16)

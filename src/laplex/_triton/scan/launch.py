@@ -176,7 +176,7 @@ def _places(order: Joined, n: int, k: int) -> Tensor:
     if order.has_places:
         return order.place_of
     sides = (n, k) if order.first else (k, n)
-    return from_anchors("places", lambda: (places(order.entry, *sides),))[0]
+    return from_anchors("places", order.entry, lambda: (places(order.entry, *sides),))[0]
 
 
 def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:

@@ -36,7 +36,7 @@ def spread(
     every target finds its place among them.
     """
     (h, m, k), n = x.shape, matrix.target.shape[-1]
-    target, position, order, ends = from_anchors("ranked sources and ends", lambda: ranked_sources(matrix, h))
+    target, position, order, ends = sources_of_anchors(matrix, h)
     exact = x.dtype == torch.float64
     degree = h * 2 * k * m  # sums in the table; as many weighted by distance follow them
     table = x.new_empty((degree * (2 if to_tau else 1),), dtype=torch.float64 if exact else torch.float32)
@@ -56,6 +56,11 @@ def spread(
     flags = exact, even is not None, odd is not None or pull, pull, to_tau, targets, rows
     launch(programs.spread_program, grid, tensors, sizes, flags, 4)
     return pulled, stretch
+
+
+def sources_of_anchors(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
+    """:func:`ranked_sources`, done once for the same anchors."""
+    return from_anchors("ranked sources", joined(matrix.order).entry, lambda: ranked_sources(matrix, h))
 
 
 def ranked_sources(matrix: Matrix, h: int) -> tuple[Tensor, ...]:

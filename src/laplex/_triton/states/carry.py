@@ -47,7 +47,7 @@ def total(sums: Tensor, series: int, *, smallest: int = -1) -> Tensor:
     totals = sums.new_empty(sums.shape[0], series)
     numbers = sums.shape[1] // series, smallest
     flags = (tuning.STATE_SUMMED,)
-    launch(programs_carry.total_program, (*totals.shape, 1), (sums, totals), numbers, flags, 4)
+    launch(programs_carry.total_program, (series, sums.shape[0], 1), (sums, totals), numbers, flags, 4)
     return totals
 
 

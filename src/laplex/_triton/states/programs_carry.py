@@ -115,8 +115,8 @@ def total_program(parts, totals, chunks, smallest, WIDTH: tl.constexpr):
     """totals (fields, series): the sum over the chunks of parts (fields, series, chunks); of the field ``smallest`` the
     smallest number, -1 if that is infinite.
     """
-    field, series = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    place = field * tl.num_programs(1).to(tl.int64) + series
+    series, field = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = field * tl.num_programs(0).to(tl.int64) + series
     lane = tl.arange(0, WIDTH)
     total, least = tl.zeros([WIDTH], tl.float64), tl.zeros([WIDTH], tl.float64) + INFINITY
     for start in range(0, chunks, WIDTH):
