@@ -71,6 +71,14 @@ def normal_mode() -> AbstractContextManager[object]:
     return torch.inference_mode(False)
 
 
+def savable(x: Tensor) -> Tensor:
+    """Return x, or a copy if inference mode made it, because autograd does not save such a tensor for a backward."""
+    if torch.compiler.is_compiling() or not x.is_inference():
+        return x
+    with normal_mode():
+        return x.clone()
+
+
 @contextmanager
 def forward_mode_again(saved: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
     """The saved tensors of a Function, and forward mode on, for a jvp that an outer forward mode can differentiate.

@@ -20,12 +20,12 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex._eager import is_trained, normal_mode, plain, plainly_eager
+from laplex import _autocast
+from laplex._eager import is_trained, normal_mode, plain, plainly_eager, savable
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
 from laplex._scan.order import layout_of_sides
-from laplex.soft._rows import savable
 
 NOT_INDICES = (
     "laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each; for whole rows use "
@@ -158,11 +158,11 @@ class SoftPermutation:
         return index
 
     def _keep(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what was computed before, or compute it now. What a graph or a transform makes is valid only there,
-        and what inference mode makes cannot be saved for a backward."""
+        """Return what was computed before, or compute it now. What a graph, a transform or a captured CUDA graph
+        makes is valid only there, and what inference mode makes cannot be saved for a backward."""
         if name in self._known:
             return self._known[name]
-        if not plainly_eager():
+        if not plainly_eager() or (self.scores.is_cuda and torch.cuda.is_current_stream_capturing()):
             return make()
         with normal_mode(), torch.no_grad():
             value = self._known[name] = make()
@@ -226,13 +226,15 @@ class SoftPermutation:
         return ascending.flip(-1) if self._descending else ascending
 
     def _product(self, rows: Tensor) -> Tensor:
-        """K times rows whose columns are in the order of the sources."""
-        return self._placed(linear(rows, *self._sides(), self.tau, plan=self._plan))
+        """K times rows whose columns are in the order of the sources, in full precision under autocast, too."""
+        with _autocast.off(rows.device):
+            return self._placed(linear(rows, *self._sides(), self.tau, plan=self._plan))
 
     def _transposed_product(self, rows: Tensor) -> Tensor:
         """K^T times rows whose columns are places, for the scores as they are."""
         targets, sources = self._sides()
-        product = linear(self._placed(rows), sources, targets, self.tau, plan=self._plan.mT)
+        with _autocast.off(rows.device):
+            product = linear(self._placed(rows), sources, targets, self.tau, plan=self._plan.mT)
         if self._is_short:
             return product
         return torch.zeros_like(product).scatter(-1, self._index[..., None, :].expand(product.shape), product)

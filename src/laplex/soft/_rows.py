@@ -51,14 +51,6 @@ def unshared(x: Tensor) -> Tensor:
     return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
 
 
-def savable(x: Tensor) -> Tensor:
-    """Return x, or a copy if inference mode made it, because autograd does not save such a tensor for a backward."""
-    if torch.compiler.is_compiling() or not x.is_inference():
-        return x
-    with normal_mode():
-        return x.clone()
-
-
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
     """Raise if x is not finite. Functions in one piece check this themselves, and on a GPU give NaN."""
     if readable(x) and not bool(x.isfinite().all()):
