@@ -315,3 +315,31 @@ def test_arguments_of_other_types():
     with pytest.raises(ValueError, match="`t` must have shape"):
         gp.GaussianProcess(gp.Matern32(1.0), torch.rand(0, 5), diag=0.1)
     assert "Matern32(scale=1, sigma=1), times (30,)" in repr(gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1))
+
+
+def test_a_part_of_a_conditional_stays_when_a_term_gets_other_blocks():
+    """An oscillator is two blocks below critical damping, and one above: the parts are those of the time it was made."""
+    t, new = torch.linspace(0, 5, 30, dtype=torch.float64), torch.linspace(0, 6, 4, dtype=torch.float64)
+    wave, slow = gp.SHO(3.0, quality=0.05), gp.Matern32(1.0)
+    given = gp.GaussianProcess(wave + slow, t, diag=0.1).condition(t.sin())
+    before = [given.mean(new, kernel=term) for term in (wave, slow)]
+    wave.quality = 2.0
+    for mean, term in zip(before, (wave, slow), strict=True):
+        assert given.mean(new, kernel=term).equal(mean)
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["in one loop", "as on a GPU"])
+def test_a_parameter_that_inference_mode_made(readable, monkeypatch):
+    """Autograd does not save it for the backward of another parameter."""
+    if not readable:
+        monkeypatch.setattr(gp._process, "walkable", lambda *tensors: False)
+    with torch.inference_mode():
+        sigma = torch.tensor(0.7, dtype=torch.float64)
+    t = torch.linspace(0, 5, 20, dtype=torch.float64)
+
+    def gradient(sigma):
+        scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+        likelihood = gp.GaussianProcess(gp.Matern32(scale, sigma), t, diag=0.1).log_likelihood(t.sin())
+        return torch.autograd.grad(likelihood, scale)[0]
+
+    torch.testing.assert_close(gradient(sigma), gradient(0.7))

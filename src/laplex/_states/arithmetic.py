@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._eager import apart, plain
+from laplex._eager import apart, plain, savable
 from laplex._scan.autograd import bars_through
 from laplex._states.blocks import Block, Blocks, blocks_only, numbers_of, stacked, variance_of
 from laplex._states.components import Component
@@ -62,7 +62,7 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
     if any(isinstance(one, Tensor) for one in columns):
         return None
     rows = _rows(columns, len(parameters), sample)
-    parts = _Arithmetic.apply(rows, kinds, functools.partial(_chosen, components, sizes), *parameters)
+    parts = _Arithmetic.apply(rows, kinds, functools.partial(_chosen, components, sizes), *map(savable, parameters))
     return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
 
 

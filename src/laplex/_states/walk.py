@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from laplex._compiled import core
-from laplex._eager import plain, plainly_eager
+from laplex._eager import plain, plainly_eager, savable
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
@@ -117,7 +117,7 @@ class Walk:
 
     def density(self, t: Tensor, diag: Tensor, y: Tensor) -> Density:
         """The likelihood of observations y (*batch, n) with noise, differentiable in t, diag, y and the parameters."""
-        inputs = t, steady(diag), y.contiguous(), *self.numbers.parameters
+        inputs = t, steady(diag), y.contiguous(), *map(savable, self.numbers.parameters)
         if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
             value, loss, failed = _Walk.apply(self, *inputs)
         else:

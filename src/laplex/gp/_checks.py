@@ -378,8 +378,8 @@ def as_long(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
     return checked
 
 
-def term_mask(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] | None:
-    """Which components of a kernel belong to ``term``, one of its terms or a sum of some; None for all."""
+def chosen_terms(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] | None:
+    """Which terms of a kernel belong to ``term``, one of them or a sum of some; None for all."""
     if term is None or term is kernel:
         return None
     is_kernel(where, term)
@@ -390,11 +390,10 @@ def term_mask(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] | N
             f"{where}: `kernel` must be a term that is in the sum once, got one that is in it several times; add "
             "different objects"
         )
-    mask = [id(one) in wanted for one in kernel.terms() for _ in one.components()]
-    known = {id(one) for one in kernel.terms()}
+    known = {*every}
     if not wanted <= known:
         raise ValueError(
             f"{where}: `kernel` must be a term of the process's kernel, the same object as in the sum, or a sum of "
             f"some of its terms; got {type(term).__name__}, which is not one of its {len(known)} terms"
         )
-    return mask
+    return [one in wanted for one in every]

@@ -56,7 +56,9 @@ class Conditional:
         self.process, self._factored, self._line = _snapshot(process), factored._replace(chain=chain), line
         self._y, self._dtype = y.clone(), dtype
         self._z, self._f = factored.whiten(y)
-        self._components = process.kernel.components_by(lambda parameter: parameter.double().clone())
+        terms = process.kernel.terms()
+        self._terms = [term.components_by(lambda parameter: parameter.double().clone()) for term in terms]
+        self._components = [component for term in self._terms for component in term]
         self._t = process.series.t.clone()
         self._times = line.times if isinstance(line, Events) else line.take(self._t)
         observed = None if isinstance(line, Events) else line.observed()
@@ -200,7 +202,8 @@ class Conditional:
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
         series = Series(times, batch, None, sort=False)
         bands = checks.bands(where, band, times)
-        mask = checks.term_mask(where, process.kernel, kernel)
+        chosen = checks.chosen_terms(where, process.kernel, kernel)
+        mask = chosen and [keep for keep, term in zip(chosen, self._terms, strict=True) for _ in term]
         return Points.located(self, series, times, bands, mask, counts, t is None)
 
 

@@ -13,7 +13,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from laplex._checks.counts import flag, is_number
 from laplex._checks.counts import generator as generator_on
 from laplex._checks.solves import warn_of_lost_digits
-from laplex._eager import normal_mode
+from laplex._eager import is_trained, normal_mode
 from laplex._states.arithmetic import blocks_of_numbers
 from laplex._states.blocks import blocks_only, stacked, variance_of
 from laplex._states.chain import Chain, Factored, factorise
@@ -205,7 +205,7 @@ class GaussianProcess:
     def _flat_diag(self) -> Tensor:
         """The variance of the noise, (h, n); a contiguous copy is held where nobody asks for its gradient."""
         noise = self._noise
-        if noise.requires_grad or not checks.readable(noise) or noise.is_inference():
+        if noise.requires_grad or not checks.readable(noise) or noise.is_inference() or is_trained(noise):
             return self.series.flat(self.diag)
         held = self._held_diag
         if held is None or held[0] is not noise or held[1] != noise._version:
