@@ -22,7 +22,7 @@ class Branch:
 
     def __init__(self, device: torch.device) -> None:
         captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        self._side = _side_stream(device) if captured else None
+        self._side = _side_stream(device, torch.cuda.current_stream(device).cuda_stream) if captured else None
         self._entered: Any = None
 
     def __enter__(self) -> None:
@@ -41,6 +41,8 @@ class Branch:
             torch.cuda.current_stream(self._side.device).wait_stream(self._side)
 
 
-@functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+@functools.lru_cache(maxsize=64)
+def _side_stream(device: torch.device, captured: int) -> torch.cuda.Stream:
+    """One for each stream that is captured: captures do not meet in it, and the memory that it frees is used again only
+    after the work of that stream."""
     return torch.cuda.Stream(device)

@@ -120,12 +120,12 @@ class Repeat:
         with recorded((), None) as recording:
             results = self.function(*every)
         if {*inner.addresses()}.isdisjoint(tensor.data_ptr() for tensor in called_tensors(recording)):
-            self.replay = replay_of(recording, every, results, self.own)
-        self.enabled = self.replay is not None
-        if self.replay is None:
+            replay = replay_of(recording, every, results, self.own)
+        self.replay, self.enabled = replay, replay is not None  # another thread may do this at the same time
+        if replay is None:
             return results[: self.own], Inner(results[self.own :])
         # Every call returns what it saves in the same form, the first one, too: torch.utils.checkpoint compares them.
-        return self.replay.run(inputs, addresses)
+        return replay.run(inputs, addresses)
 
     def _run(self, inputs: Results, inner: Inner) -> tuple[Results, Inner]:
         results = self.function(*inputs, *inner.views())

@@ -39,8 +39,7 @@ class Anchored(nn.Module):
         try:
             return product(plan)
         except StalePlanError:  # the anchors were written through ``.data``, as some averages of weights are
-            self._plan = plan = Plan(a, b)
-            return product(plan)
+            return product(self._new_plan(a, b))
 
     def _frozen_plan(self, a: Tensor, b: Tensor) -> Plan | None:
         """The plan of anchors that are not trained, rebuilt when they change; None if it would not help.
@@ -59,7 +58,14 @@ class Anchored(nn.Module):
             return None
         plan = self._plan  # one look: another thread may replace it
         if plan is None or not plan._knows(a, b):
-            self._plan = plan = Plan(a, b)
+            plan = self._new_plan(a, b)
+        return plan
+
+    def _new_plan(self, a: Tensor, b: Tensor) -> Plan:
+        plan = Plan(a, b)
+        if a.is_cuda:  # other threads, with other streams, may use it at once
+            torch.cuda.current_stream(a.device).synchronize()
+        self._plan = plan
         return plan
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
