@@ -283,9 +283,7 @@ def test_the_result_is_not_written_into_the_workspace(tmp_path, monkeypatch, giv
 
 def test_room_is_asked_for_first(tmp_path, monkeypatch, given):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(
-        OSError, match=r"`workspace` needs 0.00 GB on the disk of .*, which has 0.00 GB left; make room"
-    ):
+    with pytest.raises(OSError, match=r"`workspace` needs 20.6 kB on the disk of .*, which has 1 kB left; make room"):
         laplex.disk.linear(**given, out=tmp_path / "y.npy", memory=MEMORY, progress=quiet)
     assert list(tmp_path.iterdir()) == []
 

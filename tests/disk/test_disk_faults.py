@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import shutil
+from io import FileIO
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,6 +34,23 @@ def multiply(tmp_path):
 def given_for(way):
     sizes = (500, 400) if way == "buckets" else WAYS[way]
     return dict(zip(("x", "a", "b"), arguments(*sizes, m=2), strict=False))
+
+
+def test_a_full_disk_when_numbers_are_written(multiply, monkeypatch):
+    """The error names the file and says what to do, and has the number that programs ask for."""
+    given = given_for("buckets")
+    want = np.array(multiply(given, "z.npy"))
+
+    class Full(FileIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_files, "FileIO", Full)
+        with pytest.raises(OSError, match=r"\.bin cannot be written \(No space left on device\); .* repeat") as caught:
+            multiply(given)
+    assert caught.value.errno == errno.ENOSPC
+    assert np.array_equal(multiply(given), want)
 
 
 SUMMED = ("buckets", "by columns")  # the ways that have a running sum

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from laplex.disk import _files, _linear, _output, _workspace
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
 NAMES = ("x", "a", "b", "phi", "psi")
+FILES = {f"{name}.bin" for name in (*NAMES, "y", "labels", "sums", "row_counts", "column_counts")}
 FSYNC = os.fsync  # that of the system, which quick_disk replaces
 
 
@@ -189,16 +192,34 @@ def test_a_number_written_through_a_shared_tensor_makes_another_product(multiply
         multiply(given | {"x": x})
 
 
-@pytest.mark.parametrize("name", ["row_counts.bin", "labels.bin"])
-def test_a_damaged_workspace_is_refused(multiply, tmp_path, name):
-    given = given_for("buckets")
-    items = []
-    multiply(given, progress=lambda done, total: items.append(done))
-    (tmp_path / "y.npy").unlink()
-    interrupted(multiply, given, after=len(items) - 1)
-    (tmp_path / "y.npy.work" / name).write_bytes(b"")
-    with pytest.raises(ValueError, match=f"is damaged: {name} has 0 numbers and should have .*; delete the folder"):
-        multiply(given)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("damage", ["deleted", "emptied", "cut"])
+def test_a_damaged_workspace_is_refused(multiply, tmp_path, way, damage):
+    """Whatever file is damaged after whatever item: the call is refused, or its result is right all the same."""
+    given, items, refused = given_for(way), [], set()
+    want = np.array(multiply(given, "z.npy", progress=lambda done, total: items.append(done)))
+    for done in items[:-1]:
+        names = [None]
+        while names:
+            interrupted(multiply, given, after=done)
+            files = sorted((tmp_path / "y.npy.work").glob("*.bin"))
+            names = [path.name for path in files] if names == [None] else names
+            if not names:
+                break
+            path = tmp_path / "y.npy.work" / names.pop()
+            path.write_bytes(b"" if damage == "emptied" else path.read_bytes()[: path.stat().st_size // 2])
+            if damage == "deleted":
+                path.unlink()
+            text = "is missing" if damage == "deleted" else "has .* bytes and should have at least .*"
+            try:
+                assert np.array_equal(multiply(given), want), (done, path.name)
+            except ValueError as error:
+                assert re.search(f"workspace.* is damaged: {path.name} {text}; delete the folder", str(error))  # noqa: PT017
+                refused.add(path.name)
+            shutil.rmtree(tmp_path / "y.npy.work", ignore_errors=True)
+            (tmp_path / "y.npy").unlink(missing_ok=True)
+    expected = {"by rows": set(), "by columns": {"sums.bin"}, "buckets": FILES}
+    assert refused == expected[way]
 
 
 def test_an_unfinished_result_that_is_gone(multiply, tmp_path):

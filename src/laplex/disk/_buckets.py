@@ -209,8 +209,6 @@ def _write_output(problem: Problem, borders: Borders, workspace: Workspace, outp
     number = blocks(size, block)
     runs = Runs(counts_of(workspace, "row_counts", number, borders), np.ones(borders.buckets, bool), by_bucket=True)
     results, labels = workspace.scratch("y", problem.x.dtype), workspace.scratch("labels", borders.label_dtype)
-    workspace.require(results, size * m)
-    workspace.require(labels, size)
     for item in workspace.items("output", totals(problem, borders), (output,), progress):
         first, last = span(block, item, size)
         part = np.empty(last - first, borders.label_dtype)

@@ -40,10 +40,9 @@ class Scratch:
         write_from(self._file, array, place * self.dtype.itemsize, self._traffic)
 
     @property
-    def size(self) -> int:
-        """How many numbers the file has."""
-        size: int = self.path.stat().st_size // self.dtype.itemsize
-        return size
+    def bytes(self) -> int:
+        """The size of the file."""
+        return self.path.stat().st_size
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
@@ -74,7 +73,14 @@ def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic:
     done = 0
     file.seek(offset)
     while done < len(view):
-        done += file.write(view[done : done + MOST])
+        try:
+            done += file.write(view[done : done + MOST])
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"laplex.disk.linear: {file.name!s} cannot be written ({error.strerror}); complete work is kept: once "
+                "the disk is in order, repeat the call to continue",
+            ) from error
     traffic.written += done
 
 

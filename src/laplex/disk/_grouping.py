@@ -150,7 +150,6 @@ def counts_of(workspace: Workspace, name: str, number: int, borders: Borders) ->
     """The table of a side: how many anchors every block has in every bucket."""
     counts = np.empty((number, borders.buckets), np.int64)
     table = _table(workspace, name)
-    workspace.require(table, counts.size)
     table.read(counts, 0)
     return counts
 
@@ -164,7 +163,6 @@ def sums_of_columns(problem: Problem, borders: Borders, workspace: Workspace) ->
 def _anchors_before(workspace: Workspace, step: str, table: Scratch, total: int, stored: np.ndarray[Any, Any]) -> int:
     """How many anchors the complete blocks of a step have written to its files."""
     counts = np.empty((workspace.done(step, total), len(stored)), np.int64)
-    workspace.require(table, counts.size)
     table.read(counts, 0)
     return int(counts[:, stored].sum())
 

@@ -31,7 +31,6 @@ class RunningSum:
         self.scratch = workspace.scratch("sums", np.float64)
         done = workspace.done(step, items)
         if done:
-            workspace.require(self.scratch, min(done, PLACES) * self.values.size)
             self.scratch.read(self.values, (done - 1) % PLACES * self.values.size)
 
     def save(self, item: int) -> None:

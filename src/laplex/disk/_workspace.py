@@ -1,6 +1,6 @@
 """The folder of a product: records what is done so far, so that a product ended in any way continues from there.
 
-    manifest.json    what is computed, from what; the step, and how many of its items are complete; bytes so far
+    manifest.json    what is computed, from what; the step, how many of its items are complete, and how long files are
     *.bin            numbers of the steps
 
 An item (a block of numbers, or a bucket) reads what earlier steps wrote, and writes at places in files that depend on
@@ -28,7 +28,7 @@ from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
 UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest being written
-FORMAT = 3  # of the workspace; any other is refused
+FORMAT = 4  # of the workspace; any other is refused
 
 
 class Lasting(Protocol):
@@ -76,7 +76,7 @@ class Workspace:
                     f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
                     "files; give another folder"
                 )
-            start = {"layout": None, "result": None, "step": self._steps[0], "done": 0}
+            start: dict[str, Any] = {"layout": None, "result": None, "step": self._steps[0], "done": 0, "files": {}}
             return {"format": FORMAT, "identity": identity} | start
         differ = differences(state["identity"], identity) if state["format"] == FORMAT else ["the version of laplex"]
         if differ:
@@ -86,6 +86,8 @@ class Workspace:
                 f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
                 f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it{left} to start over"
             )
+        if state["step"] != self._steps[-1]:
+            self._check_files(state["files"])
         self.traffic.read += state["read"]
         self.traffic.written += state["written"]
         return state
@@ -114,7 +116,7 @@ class Workspace:
 
         None means that the layout is yet to be chosen.
         """
-        self._state |= {"layout": layout, "result": None}
+        self._state |= {"layout": layout, "result": None, "files": {}}
         self._commit(self._steps[0], 0, ())
         self._wait()
 
@@ -149,6 +151,8 @@ class Workspace:
     def enter(self, step: str, obsolete: tuple[str, ...] = ()) -> None:
         """Record that all steps before this one are complete, then delete files that only those needed."""
         if self._steps.index(self._state["step"]) < self._steps.index(step):
+            needed = {name: size for name, size in self._state["files"].items() if name not in obsolete}
+            self._state["files"] = needed  # in the manifest before any file is deleted
             self._commit(step, 0, ())
             self._wait()
         for name in obsolete:
@@ -159,6 +163,8 @@ class Workspace:
 
     def _commit(self, step: str, done: int, lasting: tuple[Lasting, ...]) -> None:
         self._wait()
+        sizes = {each.path.stem: each.bytes for each in lasting if isinstance(each, Scratch)}
+        self._state["files"] = self._state["files"] | sizes
         self._state |= {"step": step, "done": done, "read": self.traffic.read, "written": self.traffic.written}
         text = json.dumps(self._state, indent=1)
         self._last = self._writer.submit(self._save, text, lasting)
@@ -183,13 +189,17 @@ class Workspace:
             self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype, self.traffic)
         return self._scratches[name]
 
-    def require(self, scratch: Scratch, size: int) -> None:
-        """Raise if a file has fewer numbers than complete steps have written: then someone else has changed it."""
-        if scratch.size < size:
-            raise ValueError(
-                f"{self._where}: `workspace` {self.folder} is damaged: {scratch.path.name} has {scratch.size} numbers "
-                f"and should have {size}; delete the folder to start over"
-            )
+    def _check_files(self, sizes: dict[str, int]) -> None:
+        """Raise if a file is shorter than complete items have made it: then someone else has changed it."""
+        for name, size in sizes.items():
+            path = self.folder / f"{name}.bin"
+            found = path.stat().st_size if path.is_file() else None
+            if found is None or found < size:
+                fault = "is missing" if found is None else f"has {found} bytes and should have at least {size}"
+                raise ValueError(
+                    f"{self._where}: `workspace` {self.folder} is damaged: {path.name} {fault}; delete the folder to "
+                    "start over"
+                )
 
     @property
     def present(self) -> int:
@@ -257,6 +267,15 @@ def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
     if needed > free:
         raise OSError(
             errno.ENOSPC,
-            f"{where}: `{argument}` needs {needed / 1e9:.2f} GB on the disk of {folder}, which has {free / 1e9:.2f} GB "
+            f"{where}: `{argument}` needs {_readable(needed)} on the disk of {folder}, which has {_readable(free)} "
             "left; make room, or choose a folder on another disk",
         )
+
+
+def _readable(size: float) -> str:
+    """A number of bytes in the unit that people would choose."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} GB"
