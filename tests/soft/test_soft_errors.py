@@ -50,6 +50,7 @@ def test_numbers(name, x, dim, error, message):
         (None, TypeError, '`tau` must be a positive number, a tensor or "auto", got NoneType'),
         (True, TypeError, '`tau` must be a positive number, a tensor or "auto", got bool'),
         (0.0, ValueError, "`tau` must be positive and finite, got 0"),
+        (1e-310, ValueError, "`tau` must be positive and finite, got 1e-310; it is the length scale in exp(-|a - b| /"),
         (math.inf, ValueError, "`tau` must be positive and finite, got inf"),
         (torch.tensor([1.0, -2.0]), ValueError, "`tau` must be positive and finite, got -2"),
         (math.nan, ValueError, "`tau` must be positive and finite, got nan"),

@@ -178,3 +178,14 @@ def test_no_columns(scores, rows, requires_grad):
     P = soft.topk(scores.requires_grad_(requires_grad), rows, tau=0.4).permutation
     assert (P @ scores.new_ones((*scores.shape, 0))).shape == (*P.shape[:-1], 0)
     assert (P.mT @ scores.new_ones((*P.shape[:-1], 0))).shape == (*scores.shape, 0)
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_products_of_half_precision_are_those_of_float32(dtype):
+    """Rows add up to 1, so P v is within the range of v, though the sums that are divided are not."""
+    for P in (soft.argsort(torch.zeros(100, dtype=dtype), tau=1.0), soft.argsort(torch.randn(5000), tau=1.0)):
+        v = 1000 + torch.randn(P.shape[-1], 2).to(dtype)
+        for matrix in (P, P.mT):
+            assert (matrix @ v).dtype == torch.float32
+            torch.testing.assert_close(matrix @ v, matrix @ v.float(), rtol=1e-6, atol=0)

@@ -102,8 +102,9 @@ class SoftPermutation:
         return self._product(torch.ones_like(self.scores)[..., None, :])[..., 0, :]
 
     def __matmul__(self, v: Tensor) -> Tensor:
-        """P v for v (*batch, n), or for columns (*batch, n, c)."""
+        """P v for v (*batch, n), or for columns (*batch, n, c), in the dtype that v and the scores promote to."""
         columns, vector = self._columns("P @ v", v, self.scores.shape)
+        columns = columns.to(torch.promote_types(v.dtype, self.scores.dtype))  # P v fits into float16, K v may not
         rows = columns.mT if self._is_short else torch.take_along_dim(columns.mT, self._index[..., None, :], -1)
         known = ("sums" in self._known or self._factors is not None) and self._remembers()
         if known or rows.dtype != self.scores.dtype:

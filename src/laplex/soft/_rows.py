@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from laplex import _backends
 from laplex._checks.counts import is_integer, is_number
 from laplex._checks.messages import not_finite
+from laplex._checks.tau import SMALLEST_TAU, bad_tau, is_length
 from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
@@ -74,8 +75,8 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     if not (is_number(tau) or isinstance(tau, Tensor)):
         raise TypeError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {type(tau).__name__}')
     if not isinstance(tau, Tensor):
-        if not 0 < tau < float("inf"):
-            raise ValueError(f"{where}: `tau` must be positive and finite, got {tau:g}")
+        if not SMALLEST_TAU <= tau < float("inf"):
+            raise ValueError(bad_tau(where, float(tau)))
         return number_per_row(float(tau), rows)
     value = unshared(tau).to(dtype=torch.float64, device=rows.device)
     try:
@@ -85,10 +86,8 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
             f"{where}: `tau` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
             f"{tuple(value.shape)}"
         ) from None
-    if readable(value):  # elsewhere the answer cannot be read
-        right = (value > 0) & value.isfinite()
-        if not bool(right.all()):
-            raise ValueError(f"{where}: `tau` must be positive and finite, got {float(value.detach()[~right][0]):g}")
+    if readable(value) and not bool(is_length(value).all()):  # elsewhere the answer cannot be read
+        raise ValueError(bad_tau(where, value.detach()))
     return value
 
 
@@ -117,7 +116,7 @@ def automatic_softness(rows: Tensor) -> Tensor:
     quartiles = (rows.kthvalue(high + 1, -1).values - rows.kthvalue(low + 1, -1).values) / QUARTILES_APART
     half = (rows.amax(-1) - rows.amin(-1)) / 2
     spread = torch.where(quartiles > 0, quartiles, torch.where(half > 0, half, 1.0))
-    return spread * float(n ** (-1 / 3))
+    return (spread * float(n ** (-1 / 3))).clamp(min=SMALLEST_TAU)
 
 
 def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
