@@ -24,3 +24,14 @@ def test_one_graph(name):
     torch.testing.assert_close(compiled, expected)
     bars = [torch.autograd.grad(value.square().sum(), x)[0] for value in (compiled, expected)]
     torch.testing.assert_close(*bars)
+
+
+@pytest.mark.usefixtures("unpoisoned")
+def test_inductor_with_strided_samples():
+    torch._dynamo.reset()
+
+    def values(x):
+        return stats.kde(x, tau=0.1), stats.nadaraya_watson(x, x.sin(), tau=0.1), stats.energy_distance(x[0], x[1:])
+
+    x = torch.randn(9, 3).T
+    torch.testing.assert_close(torch.compile(values)(x), values(x))

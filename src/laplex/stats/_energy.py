@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from laplex.stats._line import cumulative
+from laplex.stats._line import cumulative, equal_neighbours
 from laplex.stats._order import sort
 from laplex.stats._samples import Merged, merged, numbers
 
@@ -132,8 +132,8 @@ def mean_distance(z: Tensor, masses: Tensor) -> Tensor:
 def _around_ties(z: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """The sums before the first place equal to each, and up to the last one, from the sums up to every place."""
     n = z.shape[-1]
-    equal = z[:, 1:] == z[:, :-1]
+    is_again, has_again = equal_neighbours(z)
     index = torch.arange(n, device=z.device).expand_as(z)
-    first = torch.where(pad(~equal, (1, 0), value=True), index, 0).cummax(-1).values
-    last = torch.where(pad(~equal, (0, 1), value=True), index, n).flip(-1).cummin(-1).values.flip(-1)
+    first = torch.where(is_again, 0, index).cummax(-1).values
+    last = torch.where(has_again, n, index).flip(-1).cummin(-1).values.flip(-1)
     return pad(after, (1, 0)).gather(-1, first), after.gather(-1, last)

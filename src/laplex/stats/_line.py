@@ -179,14 +179,21 @@ def places_of(line: Line, p: Tensor, below: Tensor, upto: Tensor) -> Places:
 def places_left_out(line: Line) -> Places:
     """The samples themselves, each left out of its own sum."""
     s, n = line.s, line.s.shape[-1]
-    equal = s[:, 1:] == s[:, :-1]
+    is_again, has_again = equal_neighbours(s)
     index = torch.arange(n, device=s.device).expand_as(s)
-    below = torch.where(pad(~equal, (1, 0), value=True), index, 0).cummax(-1).values
-    upto = torch.where(pad(~equal, (0, 1), value=True), index + 1, n).flip(-1).cummin(-1).values.flip(-1)
-    earlier = previous(running(pad(equal, (1, 0)).double(), line.mass)) * pad(equal, (1, 0))[..., None]
-    later = running(pad(equal.flip(-1), (1, 0)).double(), line.mass.flip(1))
-    later = (previous(later) * pad(equal.flip(-1), (1, 0))[..., None]).flip(1)
+    below = torch.where(is_again, 0, index).cummax(-1).values
+    upto = torch.where(has_again, n, index + 1).flip(-1).cummin(-1).values.flip(-1)
+    earlier = previous(running(is_again.double(), line.mass)) * is_again[..., None]
+    has_again = has_again.flip(-1)
+    later = (previous(running(has_again.double(), line.mass.flip(1))) * has_again[..., None]).flip(1)
     return Places(s, below, upto, earlier + later)
+
+
+def equal_neighbours(s: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether the sample before each of s (h, n), which are in order, is equal to it, and whether the one after is."""
+    # Inductor cannot compile a padded comparison of strided float64: the samples are padded instead.
+    before, after = pad(s[:, :-1], (1, 0), value=-torch.inf), pad(s[:, 1:], (0, 1), value=torch.inf)
+    return s == before, s == after
 
 
 def take(v: Tensor, index: Tensor) -> Tensor:
@@ -201,8 +208,7 @@ def take(v: Tensor, index: Tensor) -> Tensor:
 
 def _group_sums(line: Line) -> Tensor:
     """The sum over the samples equal to each that do not come after it, (h, n, c)."""
-    equal = pad(line.s[:, 1:] == line.s[:, :-1], (1, 0))
-    return running(equal.double(), line.mass)
+    return running(equal_neighbours(line.s)[0].double(), line.mass)
 
 
 def _usable(weight: Tensor, index: Tensor) -> Tensor:
