@@ -196,11 +196,23 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
 
 def _dates(X: Any) -> np.ndarray | None:
-    """Return X as dates in UTC, or as spans of time: datetime64 or timedelta64; None if it holds something else."""
+    """Return X as dates in UTC, or as spans of time: datetime64 or timedelta64; None if it holds something else.
+
+    Months and years stand for their first day.
+    """
     array = np.asarray(X)
     if array.dtype == object and array.size and isinstance(array.flat[0], datetime.date):
         array = np.array([_in_utc(one) for one in array.flat], dtype="datetime64[ns]").reshape(array.shape)
-    return array if array.dtype.kind in "mM" else None
+    if array.dtype.kind not in "mM":
+        return None
+    if np.datetime_data(array.dtype)[0] not in ("M", "Y"):
+        return array
+    if array.dtype.kind == "m":
+        raise TypeError(
+            f"{WHERE}: `X` must be spans of time of a fixed length, got {array.dtype}: months and years have none; use "
+            "days, as in X.astype('timedelta64[D]') for months of average length, or dates"
+        )
+    return array.astype("datetime64[D]")
 
 
 def _in_utc(date: Any) -> Any:

@@ -318,7 +318,7 @@ def test_arguments_of_other_types():
 
 
 def test_a_part_of_a_conditional_stays_when_a_term_gets_other_blocks():
-    """An oscillator is two blocks below critical damping, and one above: the parts are those of the time it was made."""
+    """An oscillator has two blocks below critical damping and one above: the parts are those of when it was made."""
     t, new = torch.linspace(0, 5, 30, dtype=torch.float64), torch.linspace(0, 6, 4, dtype=torch.float64)
     wave, slow = gp.SHO(3.0, quality=0.05), gp.Matern32(1.0)
     given = gp.GaussianProcess(wave + slow, t, diag=0.1).condition(t.sin())

@@ -236,6 +236,15 @@ def test_spans_of_time_are_counted_in_days():
     np.testing.assert_allclose(model.fit(spans, y).predict(spans), want, atol=1e-9)
 
 
+def test_months_stand_for_their_first_days():
+    months = np.arange("2020-01", "2023-01", dtype="datetime64[M]")
+    y, model = np.sin(np.arange(36.0)), LaplexGaussianProcess(gp.Matern32(90.0), alpha=1e-4, optimizer=None)
+    want = model.fit(months.astype("datetime64[D]"), y).predict(months[:4].astype("datetime64[D]"))
+    np.testing.assert_array_equal(model.fit(months, y).predict(months[:4]), want)
+    with pytest.raises(TypeError, match=r"`X` must be spans of time of a fixed length, got timedelta64\[M\]: mo"):
+        model.fit(months - months[0], y)
+
+
 def test_pandas_of_numbers():
     t, y = series()
     frame = pd.DataFrame({"time": t, "value": y})
