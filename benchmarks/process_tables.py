@@ -19,7 +19,7 @@ def _older_cell(row: dict[str, Any] | None) -> str:
     return "" if row is None else rival_cell(row, "tinygp")
 
 
-NOTE = "tinygp's cells are of an earlier run, over the laplex of then, which took longer."
+NOTE = "tinygp was measured in an earlier run, beside an older and slower laplex."
 
 
 def process_times() -> str:
