@@ -246,8 +246,10 @@ def from_disk() -> str:
         ("time in which the disk alone moves as much, in sequence", f"{one['seconds of the disk alone']:.0f} s"),
         ("largest error of the sum of sizes", f"{one['error of the sum of sizes, largest of 8 rows']:.1e}"),
     ]
+    others = one["load"][0] - one["machine"]["cores"]
     busy = f"Two cores with a load of {one['load'][0]:.0f} when it ended: other work took most of both."
-    return table((f"{power_of_ten(one['points'])} points, float32", "measured"), rows, busy, source(file))
+    notes = ([busy] if others > 1 else []) + [source(file)]
+    return table((f"{power_of_ten(one['points'])} points, float32", "measured"), rows, *notes)
 
 
 TRAINING, INFERENCE = "training step", "forward alone, plan kept"
