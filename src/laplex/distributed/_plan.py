@@ -146,14 +146,14 @@ class Plan:
             if len(self.shape) > 2:
                 raise ValueError(f"{where}: the plan must be of one matrix, got a batch of {self.shape[:-2]}")
             _checks.is_tensor(where, "values", values)
+            if values.device != self.device:
+                raise ValueError(
+                    f"{where}: `values` must be on {self.device}, where the plan is, got {values.device}; use .to()"
+                )
             plain_arguments(where, [values])
             if values.dim() == 0 or values.shape[-1] != size:
                 raise ValueError(
                     f"{where}: `values` must have size {size} in its last dimension, got shape {tuple(values.shape)}"
-                )
-            if values.device != self.device:
-                raise ValueError(
-                    f"{where}: `values` must be on {self.device}, where the plan is, got {values.device}; use .to()"
                 )
             return {
                 "the shape of `values` but for its last dimension": tuple(values.shape[:-1]),
