@@ -178,7 +178,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     def _numbers(self, X: Any, dates: np.ndarray | None) -> Any:
         """X, with days in place of dates."""
-        return X if dates is None else (dates - self.origin_) / DAY
+        return X if dates is None else _days(dates, self.origin_)
 
     @staticmethod
     def _flat(data: np.ndarray) -> np.ndarray:
@@ -202,7 +202,8 @@ def _dates(X: Any) -> np.ndarray | None:
     """
     array = np.asarray(X)
     if array.dtype == object and array.size and isinstance(array.flat[0], datetime.date):
-        array = np.array([_in_utc(one) for one in array.flat], dtype="datetime64[ns]").reshape(array.shape)
+        # In microseconds, as Python's dates are: nanoseconds end in 1677 and 2262, and beyond them wrap silently.
+        array = np.array([_in_utc(one) for one in array.flat], dtype="datetime64[us]").reshape(array.shape)
     if array.dtype.kind not in "mM":
         return None
     if np.datetime_data(array.dtype)[0] not in ("M", "Y"):
@@ -228,6 +229,14 @@ def _origin(dates: np.ndarray) -> Any:
     """Return the date from which days are counted, the earliest one; spans of time count from 0."""
     known = dates[~np.isnat(dates)]
     return known.min() if dates.dtype.kind == "M" and known.size else np.timedelta64(0, "D")
+
+
+def _days(dates: np.ndarray, origin: Any) -> np.ndarray:
+    """Return dates - origin in days. Whole days are subtracted apart from the rest: NumPy would subtract in the finer
+    of both units, in which the other date may not exist, and would then wrap silently."""
+    whole, first = (date.astype(f"{date.dtype.kind}8[D]") for date in (dates, origin))
+    days: np.ndarray = (whole - first) / DAY + ((dates - whole) / DAY - (origin - first) / DAY)
+    return days
 
 
 def _variances(name: str, given: Any, n: int) -> np.ndarray:

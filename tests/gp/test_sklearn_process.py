@@ -220,6 +220,24 @@ def test_dates_are_counted_in_days(kind):
     assert got.origin_ == np.datetime64("2024-03-01T06:00") or got.origin_ == dates[0].to_datetime64()
 
 
+@pytest.mark.parametrize("kind", [datetime.date, datetime.datetime])
+def test_dates_of_any_century(kind):
+    """Nanoseconds in 64 bits would end in 1677 and 2262."""
+    dates = [kind(1500, 1, 1), kind(1600, 6, 1), kind(1700, 1, 1), kind(2400, 1, 1)]
+    model = LaplexGaussianProcess(gp.Matern32(3e4), alpha=0.1, optimizer=None).fit(dates, [1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_array_equal(model.X_train_, [(one - dates[0]).days for one in dates])
+
+
+def test_dates_of_prediction_may_have_other_units():
+    """What pandas counts in nanoseconds, and dates of which there are none."""
+    days, dates, y = dated()
+    model = LaplexGaussianProcess(gp.Matern32(1e6), alpha=0.1, optimizer=None).fit(dates.as_unit("ns"), y)
+    want = LaplexGaussianProcess(gp.Matern32(1e6), alpha=0.1, optimizer=None).fit(days, y)
+    later = (datetime.date(2400, 1, 1) - datetime.date(2024, 3, 1)).days - 0.25
+    for far in (np.array(["2400-01-01"], dtype="datetime64[D]"), [datetime.datetime(2400, 1, 1)]):
+        np.testing.assert_allclose(model.predict(far), want.predict([later]))
+
+
 def test_dates_before_those_of_the_fit_are_negative():
     days, dates, y = dated()
     model = LaplexGaussianProcess(gp.Matern32(3.0), alpha=1e-4, optimizer=None).fit(dates, y)
