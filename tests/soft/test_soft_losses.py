@@ -147,6 +147,13 @@ def test_quantile_normalize_without_softness():
     torch.testing.assert_close(soft.quantile_normalize(x, target, tau=1e-9), expected)
 
 
+def test_quantile_normalize_of_many_numbers():
+    """Ranks of many numbers, rounded to float32, would have no digits left for the place between two targets."""
+    x, target = torch.randn(300_000), torch.randn(300_000)
+    want = soft.quantile_normalize(x.double(), target.double(), tau=0.01)
+    torch.testing.assert_close(soft.quantile_normalize(x, target, tau=0.01).double(), want, rtol=1e-6, atol=1e-6)
+
+
 def test_gradients():
     x, y = pair(6, 2)
     tau = torch.tensor([0.4, 0.7], dtype=torch.float64, requires_grad=True)

@@ -151,7 +151,8 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
                          f"`dim`, got {tuple(target.shape)}")  # fmt: skip
     m = goal.shape[-1]
     goal = goal.sort(-1).values.expand(*rows.shape[:-1], m)
-    position = (rank(rows, tau=tau) - 0.5) * (m / rows.shape[-1]) - 0.5
+    # In float32 the rank of a large number among many has no digits left to say where it is between two targets.
+    position = (rank(rows.double(), tau=tau) - 0.5) * (m / rows.shape[-1]) - 0.5
     position = position.clamp(0, m - 1)
     low = position.detach().floor().clamp(max=max(m - 2, 0)).long()
     below, above = goal.gather(-1, low), goal.gather(-1, (low + 1).clamp(max=m - 1))
