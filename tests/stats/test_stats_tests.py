@@ -174,6 +174,18 @@ def test_sliced_distances_are_means_over_projections():
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sliced_distances_far_from_0_keep_their_digits(dtype):
+    x, y = ((100 + torch.randn(n, 3, generator=seeded(n)) / 10).to(dtype) for n in (300, 200))
+    for name, options in (("sliced_mmd", {"tau": 0.1}), ("sliced_energy_distance", {})):
+        got, want = (
+            getattr(stats, name)(a, b, projections=20, generator=seeded(), **options)
+            for a, b in ((x, y), (x.double(), y.double()))
+        )
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), want, rtol=torch.finfo(dtype).eps, atol=0)
+
+
 @pytest.mark.parametrize("d", [1, 2, 3, 10, 100])
 def test_the_factor_of_projections(d):
     known = {1: 1.0, 2: 2 / math.pi, 3: 0.5}

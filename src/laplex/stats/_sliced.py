@@ -27,7 +27,7 @@ from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex.stats._energy import energy_distance
 from laplex.stats._mmd import mmd
-from laplex.stats._samples import numbers
+from laplex.stats._samples import common_dtype, numbers
 
 
 def sliced_mmd(
@@ -65,10 +65,10 @@ def sliced_mmd(
         torch.Size([])
     """
     where = "laplex.stats.sliced_mmd"
-    (x, y), _ = _projected(where, x, y, projections, generator)
+    (along_x, along_y), _ = _projected(where, x, y, projections, generator)
     weights = {"weights_x": _for_all(weights_x), "weights_y": _for_all(weights_y)}
     tau = tau[..., None] if isinstance(tau, Tensor) else tau
-    return mmd(x, y, tau=tau, unbiased=unbiased, **weights).mean(-1)
+    return mmd(along_x, along_y, tau=tau, unbiased=unbiased, **weights).mean(-1).to(common_dtype(x, y))
 
 
 def sliced_energy_distance(
@@ -95,9 +95,10 @@ def sliced_energy_distance(
         torch.Size([])
     """
     where = "laplex.stats.sliced_energy_distance"
-    (x, y), d = _projected(where, x, y, projections, generator)
+    (along_x, along_y), d = _projected(where, x, y, projections, generator)
     weights = {"weights_x": _for_all(weights_x), "weights_y": _for_all(weights_y)}
-    return energy_distance(x, y, unbiased=unbiased, **weights).mean(-1) / mean_projection(d)
+    distances = energy_distance(along_x, along_y, unbiased=unbiased, **weights)
+    return (distances.mean(-1) / mean_projection(d)).to(common_dtype(x, y))
 
 
 def mean_projection(d: int) -> float:
@@ -108,7 +109,8 @@ def mean_projection(d: int) -> float:
 def _projected(
     where: str, x: Any, y: Any, projections: Any, generator: torch.Generator | None
 ) -> tuple[tuple[Tensor, Tensor], int]:
-    """The projections (..., p, n) of both samples, and d."""
+    """The projections (..., p, n) of both samples, and d. They are in float64: rounded to the samples' dtype, those of
+    samples far from 0 would lose what tells them apart."""
     x = numbers(where, "x", x)
     y = numbers(where, "y", y, x)
     d = x.shape[-1]
@@ -118,8 +120,7 @@ def _projected(
             f"{tuple(x.shape)} and {tuple(y.shape)}"
         )
     directions = _directions(where, projections, d, x.device, generator)
-    sides = ((directions @ side.double().mT).to(side.dtype) for side in (x, y))
-    return (next(sides), next(sides)), d
+    return (directions @ x.double().mT, directions @ y.double().mT), d
 
 
 def _directions(
