@@ -56,6 +56,21 @@ def test_all_permutations_of_few():
     assert float(test.p_value) == pytest.approx(2 / 6, abs=0.06)  # the split and its mirror image
 
 
+def test_rounding_of_a_callers_statistic_makes_no_difference():
+    """The same few samples in another order are as extreme, however their sum in float32 is rounded."""
+    x, y = torch.tensor([0.1, 0.3, 0.7, 1.1]), torch.tensor([1.3, 1.6, 1.7, 1.9])
+
+    def means_apart(a, b):
+        return (a.mean(-1) - b.mean(-1)).abs()
+
+    for first, second in ((x, y), (100 + x, 100 + y), (x[::2], y[1:])):
+        single, double = (
+            stats.permutation_test(a, b, statistic=means_apart, generator=seeded())
+            for a, b in ((first, second), (first.double(), second.double()))
+        )
+        assert float(single.p_value) == pytest.approx(float(double.p_value))
+
+
 def test_p_values_are_uniform_under_the_hypothesis():
     tests = stats.permutation_test(
         torch.randn(400, 12, generator=seeded(1)),

@@ -26,6 +26,7 @@ NAMES = ("mmd", "energy_distance")
 BLOCK = 1 << 18  # numbers in the masses of a block of permutations: 2 MiB, which a core's cache holds
 GPU_BLOCK = 1 << 24  # on a GPU few launches matter more
 ROUNDING = 1e-10  # values within this relative distance count as equal: they differ by rounding
+CALLERS_ROUNDING = 100  # the same for the caller's function, in units of its samples' rounding, as SciPy has it
 
 
 class PermutationTest(NamedTuple):
@@ -85,9 +86,15 @@ def permutation_test(
             values = _named_statistic(statistic, data, unbiased)
         blocks = _labels(data, permutations, counts.generator(where, generator, data.z.device))
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)
-        reached = null >= (observed - ROUNDING * observed.abs())[:, None]
+        reached = null >= (observed - _rounding(statistic, data.dtype) * observed.abs())[:, None]
         p = (1 + reached.sum(-1)).double() / (1 + permutations)
     return PermutationTest(data.result(observed), data.result(p), null.reshape(*data.batch, -1).to(data.dtype))
+
+
+def _rounding(statistic: str | Callable[..., Tensor], dtype: torch.dtype) -> float:
+    """The relative distance within which values count as equal. The caller's function computes in the samples' dtype,
+    and equal samples in another order change its result; named statistics are computed in float64."""
+    return max(ROUNDING, CALLERS_ROUNDING * torch.finfo(dtype).eps) if callable(statistic) else ROUNDING
 
 
 def _labels(data: Merged, permutations: int, generator: torch.Generator | None) -> Iterator[Tensor]:
