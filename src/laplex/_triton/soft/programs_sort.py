@@ -120,7 +120,8 @@ def _values(
     tl.store(values + index, fault + p + tau * shift, mask=inside & (index < wanted))
     tl.store(factors + place, weight, mask=inside)
     tl.store(factors + n + place, shift, mask=inside)
-    tl.store(factors + 2 * n + place, ((left_p + right_p) * LN_2 - shift * odd) * weight, mask=inside)
+    c = ((left_p + right_p) * LN_2 - shift * odd) * weight
+    tl.store(factors + 2 * n.to(tl.int64) + place, c, mask=inside)
 
 
 @program(numbers="n", callers=("tau", "g"))
@@ -139,7 +140,8 @@ def pull_sort_program(
         own = _cotangents(g + batch * wanted, place, inside, n, wanted, DESCENDING)
         w = own * tl.load(factors + 3 * base + place, mask=inside, other=0.0).to(tl.float64)
         z = w * tl.load(factors + 3 * base + n + place, mask=inside, other=0.0).to(tl.float64)
-        result = own * tl.load(factors + 3 * base + 2 * n + place, mask=inside, other=0.0).to(tl.float64) - w
+        c = tl.load(factors + 3 * base + 2 * n.to(tl.int64) + place, mask=inside, other=0.0).to(tl.float64)
+        result = own * c - w
         left, left_p, right, right_p = sums_in_tile(p, first, last, w, rate, SPANS, EXACT, True)
         result += left + right - (left_p + right_p) * LN_2
         left, _p, right, _q = sums_in_tile(p, first, last, z, rate, SPANS, EXACT, False)
