@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from laplex._triton.soft import launch, programs_sort
+from laplex._triton.soft import launch, programs_rank, programs_sort
 from laplex._triton.soft.tiles import ROOM
 
 TILE = 64
@@ -47,3 +47,13 @@ def test_offsets_of_2_31_and_more(sparse, row):
     torch.testing.assert_close(values, want)
     torch.testing.assert_close(factors.view(3, n)[:, :TILE], want_factors[0])
     torch.testing.assert_close(x_bar[:TILE], want_bar)
+
+
+def test_descending_ranks_beyond_2_24_keep_their_digits(sparse, row):
+    """A number of numbers has more digits than float32."""
+    n, tau = 2**25 + 2, torch.tensor([1e-3], dtype=torch.float64)
+    position, order, scratch, tiles = row(n, torch.arange(TILE, dtype=torch.float64) - TILE)
+    ranks, flags = sparse("ranks", n, torch.float64), (True, True, False, False)  # descending and exact
+    tensors = position, position, order, tau, scratch, ranks
+    programs_rank.ranks_program[(1,)](*tensors, n, tiles, *flags, "wide", TILE)
+    assert ranks[:TILE].tolist() == list(range(n, n - TILE, -1))

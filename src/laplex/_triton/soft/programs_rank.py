@@ -100,7 +100,7 @@ def _ranks(
         right += from_right * decay_over(p_right - p, rate, EXACT)
     rank = fault + (place + 1).to(tl.float64) + (right - left) * 0.5
     if DESCENDING:
-        rank = n + 1.0 - rank
+        rank = n.to(tl.float64) + 1.0 - rank
     tl.store(ranks + index, rank, mask=inside)
 
 
