@@ -35,6 +35,9 @@ def factor(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> tuple[Tensor, T
     Maps of this form compose to such maps. Then Newton's method inserts the result into the recursion of one step, and
     corrects it by what that leaves: a correction Z obeys Z_{n+1} = J Z_n J^T + left, J = T (I - w p^T).
     """
+    units = _units(p, q)
+    rows, cols = units[..., :, None], units[..., None, :]
+    steps, p, q = steps * cols / rows, p * units, q / units
     over = 1 / ((p * q).sum(-1) + diag)[..., None, None]
     unit = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
     onward = following(steps)  # from every point to the next; nothing follows the last
@@ -47,7 +50,16 @@ def factor(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> tuple[Tensor, T
     d = diag + (p * (q - (states @ p[..., None])[..., 0])).sum(-1)
     bad = ~(d.detach() > 0)
     failed = torch.where(bad.any(-1), bad.to(torch.int8).argmax(-1), -1)
-    return states, failed
+    return states * rows * cols, failed
+
+
+def _units(p: Tensor, q: Tensor) -> Tensor:
+    """Units (h, 1, s) of the states, powers of 2, without a graph, in which the entries of G S are alike in size: what
+    inverts I - G S loses the digits of those that are small next to others. A slot of an exposure has the unit of time.
+    """
+    deviation = (p * q).detach().sum(-1).amax(-1).sqrt()
+    sizes = q.detach().abs().amax(-2, keepdim=True) / deviation[..., None, None]
+    return torch.where((sizes > 0) & sizes.isfinite(), sizes, 1.0).log2().round().exp2()
 
 
 def _correction(states: Tensor, steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> Tensor:
