@@ -234,8 +234,8 @@ def _origin(dates: np.ndarray) -> Any:
 def _days(dates: np.ndarray, origin: Any) -> np.ndarray:
     """Return dates - origin in days. Whole days are subtracted apart from the rest: NumPy would subtract in the finer
     of both units, in which the other date may not exist, and would then wrap silently."""
-    whole, first = (date.astype(f"{date.dtype.kind}8[D]") for date in (dates, origin))
-    days: np.ndarray = (whole - first) / DAY + ((dates - whole) / DAY - (origin - first) / DAY)
+    full_days, first = (date.astype(f"{date.dtype.kind}8[D]") for date in (dates, origin))
+    days: np.ndarray = (full_days - first) / DAY + ((dates - full_days) / DAY - (origin - first) / DAY)
     return days
 
 

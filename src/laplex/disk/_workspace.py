@@ -193,9 +193,9 @@ class Workspace:
         """Raise if a file is shorter than complete items have made it: then someone else has changed it."""
         for name, size in sizes.items():
             path = self.folder / f"{name}.bin"
-            found = path.stat().st_size if path.is_file() else None
-            if found is None or found < size:
-                fault = "is missing" if found is None else f"has {found} bytes and should have at least {size}"
+            length = path.stat().st_size if path.is_file() else None
+            if length is None or length < size:
+                fault = "is missing" if length is None else f"has {length} bytes and should have at least {size}"
                 raise ValueError(
                     f"{self._where}: `workspace` {self.folder} is damaged: {path.name} {fault}; delete the folder to "
                     "start over"
