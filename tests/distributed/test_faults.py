@@ -9,6 +9,7 @@ import gloo_processes
 import pytest
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 
 import laplex
 from laplex import distributed
@@ -84,6 +85,15 @@ WRONG = {
     "gradients on one rank": (
         {"a": torch.ones(2, 4, **DOUBLE).requires_grad_()}, ValueError,
         "the choice of arguments that require gradients must be the same",
+    ),
+    "weight of another dtype": (
+        {"weight": torch.ones(2)}, ValueError, "the dtype of `weight` must be the same on all ranks",
+    ),
+    "a parameter without values": (
+        {"x": torch.nn.UninitializedParameter()}, ValueError, "rank 1: Attempted to use an uninitialized parameter",
+    ),
+    "a group of an array": (
+        {"group": torch.ones(2)}, TypeError, "`group` must be a torch.distributed.ProcessGroup or None, got Tensor",
     ),
     "a subclass": (
         {"x": torch.ones(3, 6, **DOUBLE).as_subclass(SUBCLASS)}, RuntimeError, "it runs eagerly, on plain tensors",
@@ -170,6 +180,14 @@ def values_of_a_batch():
     return gloo_processes.caught(lambda: plan.arrange_columns(torch.zeros(3)))
 
 
+def tangent_on_one_rank():
+    arguments = good()
+    with forward_ad.dual_level():
+        if dist.get_rank() == AT_FAULT:
+            arguments["x"] = forward_ad.make_dual(arguments["x"], torch.ones_like(arguments["x"]))
+        return gloo_processes.caught(lambda: distributed.linear(**arguments))
+
+
 def plan_of_another_group():
     plan, group = distributed.Plan(torch.zeros(4).double(), torch.zeros(3).double()), dist.new_group([0, 1, 2])
     x, a, b = torch.zeros(3).double(), torch.zeros(4).double(), torch.zeros(3).double()
@@ -197,6 +215,9 @@ OTHERS = {
         ValueError, r"rank 1: laplex.distributed.Plan.arrange_rows: `values` must have size 4 .* got shape \(5,\)",
     ),
     wrong_owned_values: (ValueError, "laplex.distributed.Plan.restore_columns: `values` must have size"),
+    tangent_on_one_rank: (
+        ValueError, r"require gradients must be the same on all ranks, got \[\] on rank 0 and \['x \(forward mode\)'\]",
+    ),
     values_of_a_batch: (ValueError, r"the plan must be of one matrix, got a batch of \(2,\)"),
     plan_of_another_group: (ValueError, "`plan` was built for another group than `group`"),
 }  # fmt: skip

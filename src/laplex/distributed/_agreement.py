@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.parameter import is_lazy
 
 from laplex._eager import plain, plainly_eager
 from laplex._errors import StalePlanError
@@ -31,7 +33,7 @@ def ranks_in(where: str, group: Any) -> Ranks:
         )
     if group is None or isinstance(group, dist.ProcessGroup):
         return ranks_of(group)
-    if group == dist.GroupMember.NON_GROUP_MEMBER:  # no other process waits for this one
+    if isinstance(group, int) and group == dist.GroupMember.NON_GROUP_MEMBER:  # no other process waits for this one
         raise ValueError(f"{where}: this process is not in `group`; call it on the ranks of the group only")
 
     def refuse() -> dict[str, Any]:
@@ -77,15 +79,25 @@ def plain_arguments(where: str, values: Iterable[Any]) -> None:
 
 
 def resolved(value: Any) -> Any:
-    """The argument with a lazy negation carried out: a conjugate's imaginary part is stored with the other sign."""
-    return value.resolve_neg() if isinstance(value, Tensor) else value
+    """The argument with a lazy negation carried out: a conjugate's imaginary part is stored with the other sign.
+
+    A parameter of a lazy module, which has no values yet, is left for the checks that follow to refuse.
+    """
+    return value.resolve_neg() if isinstance(value, Tensor) and not is_lazy(value) else value
 
 
 def trained(given: dict[str, Any]) -> list[str]:
-    """The names of the arguments that require gradients."""
-    if not torch.is_grad_enabled():
-        return []
-    return [name for name, value in given.items() if isinstance(value, Tensor) and value.requires_grad]
+    """The names of the arguments that are differentiated: each adds exchanges, which all ranks must join."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    backward = [name for name, value in tensors.items() if value.requires_grad and torch.is_grad_enabled()]
+    forward = [f"{name} (forward mode)" for name, value in tensors.items() if has_tangent(value)]
+    return backward + forward
+
+
+def has_tangent(value: Tensor) -> bool:
+    """Whether forward mode differentiates a plain tensor."""
+    with torch.no_grad():
+        return forward_ad.unpack_dual(value).tangent is not None
 
 
 def digest(values: Tensor) -> str:
