@@ -149,7 +149,7 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
     _checks.operand(where, x, b, batch if weight is None else ())
     _values(where, tau)
     if plan is not None:
-        if plan._ranks.group is not ranks.group:
+        if not plan._ranks.are(ranks):
             raise ValueError(f"{where}: `plan` was built for another group than `group`; leave `group` out")
         plan._check_shape(where, a, b, batch)
     plain_arguments(where, operands)

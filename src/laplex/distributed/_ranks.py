@@ -26,6 +26,11 @@ class Ranks(NamedTuple):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
+    def are(self, others: Ranks) -> bool:
+        """Whether these are the ranks of the same group; None and torch's name for all processes are one group."""
+        ours, theirs = (dist.group.WORLD if one.group is None else one.group for one in (self, others))
+        return ours is theirs
+
     def gathered(self, tensor: Tensor) -> Tensor:
         """(size, *shape): the tensors of all ranks, which have the same shape."""
         everyone = tensor.new_empty((self.size, *tensor.shape))
