@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoints
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import laplex
 from helpers import error
@@ -75,6 +75,15 @@ def tau_of_a_number():
     assert error(y.full_tensor(), laplex.linear(values["x"], values["a"], values["b"], 0.6)) <= 1e-14
 
 
+def plan_of_local_parts():
+    """It was made without a group; the mesh has the group of all processes."""
+    values = sample()
+    tensors = placed({name: values[name] for name in "xab"}, {})
+    plan = distributed.Plan(tensors["a"].to_local().detach(), tensors["b"].to_local().detach())
+    y = distributed.linear(**tensors, tau=0.6, plan=plan)
+    assert error(y.full_tensor(), laplex.linear(values["x"], values["a"], values["b"], 0.6)) <= 1e-14
+
+
 def reloaded():
     """Anchors that three ranks saved, loaded by two and by one; plans are made again."""
     values = sample()
@@ -106,6 +115,20 @@ def sharded_tau():
     return caught(lambda: distributed.linear(**placed(values, {"tau": Shard(0)})))
 
 
+def rows_replicated_on_one():
+    values = placed(sample(), {})
+    if dist.get_rank() == 1:
+        values["a"] = DTensor.from_local(values["a"].to_local(), mesh(), [COPIED], run_check=False).requires_grad_()
+    return caught(lambda: distributed.linear(**values))
+
+
+def scalar_rows_on_one():
+    values = placed(sample(), {})
+    if dist.get_rank() == 1:
+        values["a"] = DTensor.from_local(torch.tensor(1.0), mesh(), [COPIED], run_check=False)
+    return caught(lambda: distributed.linear(**values))
+
+
 def two_dimensions():
     flat = DeviceMesh("cpu", [[0, 1, 2]])
     values = {name: distribute_tensor(value, flat, [COPIED, COPIED]) for name, value in sample().items()}
@@ -126,11 +149,13 @@ def caught(call):
     return ["nothing was raised"]
 
 
-GOOD = (all_sharded, operand_replicated, rows_replicated, tau_of_a_number, reloaded)
+GOOD = (all_sharded, operand_replicated, rows_replicated, tau_of_a_number, plan_of_local_parts, reloaded)
 FAULTS = {
     plain_among_dtensors: "`b` must be a DTensor where others are, got a plain tensor",
     sharded_rows_of_operand: r"`x` must be placed as Shard\(-1\) or Replicate\(\), got S",
     sharded_tau: r"`tau` must be placed as Replicate\(\), got S",
+    rows_replicated_on_one: "the placements must be the same on all ranks, got .* on rank 0 and .* on rank 1",
+    scalar_rows_on_one: "rank 1: laplex.distributed.linear: `a` must have at least one dimension, got a scalar",
     two_dimensions: "the mesh must have one dimension, got 2; use one of its submeshes",
     two_meshes: "`b` must be on the mesh of the other DTensors",
 }

@@ -40,7 +40,9 @@ def spread(where: str, arguments: dict[str, Any]) -> Spread:
             raise ValueError(f"{where}: the mesh must have one dimension, got {mesh.ndim}; use one of its submeshes")
         for name, value in arguments.items():
             _check(where, name, value, mesh)
-        return {"the mesh": mesh}
+        tensors = {name: value for name, value in arguments.items() if isinstance(value, DTensor)}
+        # Each placement has exchanges of its own, forward or backward.
+        return {"the mesh": mesh, "the placements": {name: value.placements[0] for name, value in tensors.items()}}
 
     agree(where, ranks_in(where, group), check)
     local = {name: _local(name, value) for name, value in arguments.items()}
@@ -65,6 +67,8 @@ def _check(where: str, name: str, value: Any, mesh: Any) -> None:
         return
     if value.device_mesh != mesh:
         raise ValueError(f"{where}: `{name}` must be on the mesh of the other DTensors, {mesh}")
+    if name in SHARDED and value.dim() == 0:
+        raise ValueError(f"{where}: `{name}` must have at least one dimension, got a scalar; use .reshape(1)")
     placement = value.placements[0]
     if not (placement.is_replicate() or (name in SHARDED and placement.is_shard(value.dim() - 1))):
         last = "Shard(-1) or Replicate()" if name in SHARDED else "Replicate()"
