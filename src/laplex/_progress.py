@@ -13,6 +13,14 @@ NotedProgress = Callable[[int, int, str], None]  # the same, and a note
 LINES = 10  # at most this many, besides the first
 
 
+def refuse(where: str, progress: object) -> None:
+    """Raise TypeError unless ``progress`` can be called, or is None."""
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            f"{where}: `progress` must be a function of (done, total) or None, got {type(progress).__name__}"
+        )
+
+
 @contextmanager
 def bar(title: str, progress: Progress | None) -> Iterator[Progress]:
     """The function to call as work is done: ``progress`` if it is given, else one that shows a bar."""

@@ -135,6 +135,59 @@ def a_model_of_its_own():
     return caught(lambda: density.Trainer(density.LaplexGaussian(90, 6), examples, batch=8))
 
 
+def on_one(wrong, right):
+    return wrong if dist.get_rank() == 2 else right
+
+
+def device_without_numbers_on_one():
+    return caught(lambda: Examples(own(smooth(), 4), on_one("meta", None), group=dist.group.WORLD))
+
+
+def mean_of_another_order_on_one():
+    mean = torch.arange(90.0)
+    return caught(lambda: Examples(own(smooth(), 4), mean=on_one(mean.flip(0), mean), group=dist.group.WORLD))
+
+
+def wrong_rank_on_one():
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    return caught(lambda: density.start(examples, on_one(5, 4)))
+
+
+def other_places_on_one():
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    return caught(lambda: density.start(examples, 4, places=on_one("raster", "tree")))
+
+
+def wrong_rounds_on_one():
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    return caught(lambda: density.fit(examples, 4, rounds=on_one(0, 2), progress=quiet))
+
+
+def wrong_progress_on_one():
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    return caught(lambda: density.fit(examples, 4, rounds=2, progress=on_one(3, quiet)))
+
+
+def trainer_with(**options):
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    parallel = torch.nn.parallel.DistributedDataParallel(density.LaplexGaussian(90, 6))
+    return caught(lambda: density.Trainer(parallel, examples, **{"batch": 8} | options))
+
+
+def wrong_lr_on_one():
+    return trainer_with(lr=on_one(-1.0, 1e-3))
+
+
+def other_batch_on_one():
+    return trainer_with(batch=on_one(4, 8))
+
+
+def density_of_other_features_on_one():
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    model = density.LaplexGaussian(on_one(89, 90), 6)
+    return caught(lambda: density.evaluate(model, examples))
+
+
 def equal_examples():
     examples = Examples(torch.ones(5, 8), group=dist.group.WORLD)
     return caught(lambda: density.start(examples, 4))
@@ -154,6 +207,15 @@ FAULTS = {
     not_finite_on_one: "`values` must be finite; 1 of 90 features have NaN or infinity in some example",
     two_groups: "`group` must be None where `examples` have a group of their own",
     a_model_of_its_own: "`model` must be trained by all processes .* got LaplexGaussian; wrap it in .*DataParallel",
+    device_without_numbers_on_one: "rank 2: laplex.density.Examples: `values` and `device` must not be on the meta",
+    mean_of_another_order_on_one: r"`mean` \(a digest of its values\) must be the same on all ranks",
+    wrong_rank_on_one: "rank 2: laplex.density.start: `rank` must be a multiple of `functions`",
+    other_places_on_one: "`places` must be the same on all ranks, got tree on rank 0 and raster on rank 2",
+    wrong_rounds_on_one: "rank 2: laplex.density.fit: `rounds` must be at least 1, got 0",
+    wrong_progress_on_one: r"rank 2: laplex.density.fit: `progress` must be a function of \(done, total\) or None",
+    wrong_lr_on_one: "rank 2: laplex.density.Trainer: `lr` must be positive and finite, got -1.0",
+    other_batch_on_one: r"`lr`, `batch` and `start` must be the same on all ranks, got \(0.002, 8, True\) on rank 0",
+    density_of_other_features_on_one: "rank 2: laplex.density.evaluate: `examples` must have the 89 features",
     share_of_a_part: "`share` must be left out where `examples` have a group of their own",
 }
 

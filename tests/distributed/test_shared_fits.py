@@ -50,6 +50,11 @@ def other_values():
     return caught(lambda: fit(values, dist.group.WORLD))
 
 
+def wrong_rank_on_one():
+    options = FIGURES | {"rank": 13 if dist.get_rank() == 2 else 12, "progress": lambda done, total: None}
+    return caught(lambda: density.fit(density.Examples(smooth()), **options, group=dist.group.WORLD))
+
+
 def state_of_another_size():
     examples = density.Examples(smooth())
     state = density.start(examples, 12)
@@ -73,6 +78,7 @@ SHARED = {
     )
 }  # fmt: skip
 FAULTS = {
+    wrong_rank_on_one: "rank 2: laplex.density.start: `rank` must be a multiple of `functions`, .* got 13 and 2",
     other_examples: r"the shape of the examples must be the same .*, got \(61, 90\) on rank 0 and \(60, 90\) on rank 2",
     other_values: "the mean and variance of the examples, summed, must be the same on all ranks",
     state_of_another_size: "rank 1: laplex.density.EM: `state` must have the 90 features of the examples, got 80",

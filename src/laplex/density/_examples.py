@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex import _checks
-from laplex.distributed._agreement import agree, ranks_in
+from laplex.distributed import _agreement
+from laplex.distributed._agreement import agree_if_spread, ranks_in
 from laplex.distributed._ranks import Ranks
 
 BLOCK = 1 << 26  # numbers held in float32 at a time
@@ -53,10 +54,7 @@ class Examples:
     ) -> None:
         where = "laplex.density.Examples"
         self.ranks = None if group is None else ranks_in(where, group)
-        if self.ranks is None:
-            _check(where, values, mean)
-        else:
-            agree(where, self.ranks, lambda: _check(where, values, mean))
+        agree_if_spread(where, self.ranks, lambda: _check(where, values, device, mean))
         self.values = values
         self.device = values.device if device is None else torch.device(device)
         self.dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
@@ -132,10 +130,7 @@ class Examples:
             moments.extend(welford(self.some(part) for part in self.row_parts()))
             return {}
 
-        if self.ranks is None:
-            read()
-        else:
-            agree(where, self.ranks, read)
+        agree_if_spread(where, self.ranks, read)
         return moments[0], moments[1]
 
     def _joined(self, ranks: Ranks, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,7 +173,7 @@ def welford(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     return mean, squares / count
 
 
-def _check(where: str, values: Tensor, mean: Tensor | None) -> dict[str, Any]:
+def _check(where: str, values: Tensor, device: torch.device | str | None, mean: Tensor | None) -> dict[str, Any]:
     """Check the arguments, and return what must be the same on all processes that have a part each."""
     _checks.is_tensor(where, "values", values)
     if values.dim() != 2 or 0 in values.shape:
@@ -188,6 +183,8 @@ def _check(where: str, values: Tensor, mean: Tensor | None) -> dict[str, Any]:
         )
     if not values.is_floating_point() and values.dtype != torch.uint8:
         raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
+    if "meta" in (values.device.type, torch.device(device or values.device).type):
+        raise ValueError(f"{where}: `values` and `device` must not be on the meta device, which has no numbers")
     if mean is not None:
         _checks.is_tensor(where, "mean", mean)
     if mean is not None and tuple(mean.shape) != (values.shape[1],):
@@ -197,7 +194,7 @@ def _check(where: str, values: Tensor, mean: Tensor | None) -> dict[str, Any]:
         )
     return {
         "the number of features and the dtype of `values`": (values.shape[1], values.dtype),
-        "`mean`, summed,": None if mean is None else float(mean.double().sum()),
+        "`mean` (a digest of its values)": None if mean is None else _agreement.digest(mean.double()),
     }
 
 

@@ -17,7 +17,8 @@ from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._module import Density
 from laplex.density._rounds import EM, Round
-from laplex.density._starts import start
+from laplex.density._starts import start, start_terms
+from laplex.distributed._agreement import agree_if_spread, ranks_in
 
 
 class Fitted(NamedTuple):
@@ -61,7 +62,15 @@ def fit(
         >>> model, history = laplex.density.fit(examples, rank=100)
         >>> model.log_prob(images.flatten(1))
     """
-    integer("laplex.density.fit", "rounds", rounds)
+    where = "laplex.density.fit"
+
+    def check() -> dict[str, Any]:
+        integer(where, "rounds", rounds)
+        _progress.refuse(where, progress)
+        return start_terms(examples, rank, functions, places, shape, seed)
+
+    spread = examples.ranks if isinstance(examples, Examples) else None
+    agree_if_spread(where, ranks_in(where, group) if spread is None and group is not None else spread, check)
     start_time, history = time.perf_counter(), []
     state = start(examples, rank, functions=functions, places=places, shape=shape, seed=seed)
     em = EM(examples, state, rounds, jump=jump, start_time=start_time, group=group)
@@ -91,12 +100,28 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         density: a module of ``laplex.density``, or a distribution.
         examples: with as many features as the density has.
     """
-    check_examples("laplex.density.evaluate", examples)
+    where = "laplex.density.evaluate"
+    own: list[tuple[Tensor, float]] = []
+
+    def evaluate_own() -> dict[str, Any]:
+        check_examples(where, examples)
+        own.append(_own_fit(where, density, examples))
+        return {}
+
+    agree_if_spread(where, examples.ranks if isinstance(examples, Examples) else None, evaluate_own)
+    mean, variance, squares = _over_ranks(examples, *own[0])
+    count = examples.count
+    error = math.sqrt(variance / (count - 1)) if count > 1 else math.nan
+    return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / count / examples.dim))
+
+
+def _own_fit(where: str, density: Density | FactorGaussian, examples: Examples) -> tuple[Tensor, float]:
+    """The likelihoods of this process's examples, and the sum of squares of the errors of their reconstructions."""
     gaussian = density.distribution() if isinstance(density, Density) else density
     if examples.dim != len(gaussian.mean):
         raise ValueError(
-            f"laplex.density.evaluate: `examples` must have the {len(gaussian.mean)} features of the density, got "
-            f"{examples.dim}; resize them"
+            f"{where}: `examples` must have the {len(gaussian.mean)} features of the density, got {examples.dim}; "
+            "resize them"
         )
     capacitance = gaussian.capacitance()
     distances, squares = [], 0.0
@@ -107,11 +132,7 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         z = capacitance.solve(known.pulled).to(gaussian.mean.dtype)
         squares += float((gaussian.mean + gaussian.spread(z) - x).square_().sum(dtype=torch.float64))
     constant = gaussian.volume(capacitance) + examples.dim * math.log(2 * math.pi)
-    likelihoods = -0.5 * (torch.cat(distances) + constant)
-    mean, variance, squares = _over_ranks(examples, likelihoods.double(), squares)
-    count = examples.count
-    error = math.sqrt(variance / (count - 1)) if count > 1 else math.nan
-    return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / count / examples.dim))
+    return (-0.5 * (torch.cat(distances) + constant)).double(), squares
 
 
 def _over_ranks(examples: Examples, likelihoods: Tensor, squares: float) -> tuple[float, float, float]:

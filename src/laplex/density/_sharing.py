@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from laplex.distributed._agreement import agree, ranks_in
+from laplex.distributed._agreement import agree_if_spread, ranks_in
 from laplex.distributed._ranks import Ranks
 
 
@@ -94,9 +94,6 @@ ALONE = Sharing()
 
 def sharing(where: str, group: Any, check: Callable[[], dict[str, Any]], *, apart: bool = False) -> Sharing:
     """The processes of a group, if there is one, after agreeing that the check passes and on what it returns."""
-    if group is None:
-        check()
-        return ALONE
-    ranks = ranks_in(where, group)
-    agree(where, ranks, check)
-    return Sharing(ranks, apart)
+    ranks = None if group is None else ranks_in(where, group)
+    agree_if_spread(where, ranks, check)
+    return ALONE if ranks is None else Sharing(ranks, apart)

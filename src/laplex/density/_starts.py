@@ -14,6 +14,7 @@ from laplex._seriation import seriate
 from laplex.density._em import State
 from laplex.density._examples import Examples, check_fitted
 from laplex.density._places import evenly
+from laplex.distributed._agreement import agree_if_spread
 
 NAMED_PLACES = ("tree", "curve", "raster", "random")
 NOISE = 0.25  # of the variance of each feature, at the start
@@ -43,16 +44,10 @@ def start(
         seed: determines random places and weights.
     """
     where = "laplex.density.start"
-    check_fitted(where, examples)
-    integer(where, "rank", rank)
-    integer(where, "functions", functions)
-    if rank % functions or rank // functions < 2:
-        raise ValueError(
-            f"{where}: `rank` must be a multiple of `functions`, and at least twice as large, got {rank} and "
-            f"{functions}; use rank={max(rank // functions, 2) * functions}"
-        )
-    generator = torch.Generator().manual_seed(counts.seed(where, seed))
-    a = _places(where, places, examples, shape, generator)
+    spread = examples.ranks if isinstance(examples, Examples) else None
+    agree_if_spread(where, spread, lambda: start_terms(examples, rank, functions, places, shape, seed))
+    generator = torch.Generator().manual_seed(int(seed))
+    a = _places(places, examples, shape, generator)
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     count = rank // functions
     deviation = examples.variance.sqrt()
@@ -70,35 +65,59 @@ def start(
     )
 
 
-def _places(
-    where: str, places: str | Tensor, examples: Examples, shape: tuple[int, ...] | None, generator: torch.Generator
-) -> Tensor:
-    n = examples.dim
-    like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
+def start_terms(
+    examples: Examples, rank: int, functions: int, places: str | Tensor, shape: tuple[int, ...] | None, seed: int
+) -> dict[str, Any]:
+    """Check the arguments of :func:`start`, and return what must be the same on all processes that fit together."""
+    where = "laplex.density.start"
+    check_fitted(where, examples)
+    integer(where, "rank", rank)
+    integer(where, "functions", functions)
+    if rank % functions or rank // functions < 2:
+        raise ValueError(
+            f"{where}: `rank` must be a multiple of `functions`, and at least twice as large, got {rank} and "
+            f"{functions}; use rank={max(rank // functions, 2) * functions}"
+        )
+    counts.seed(where, seed)
+    _refuse_places(where, places, examples.dim, shape)
+    named = places if isinstance(places, str) else "a tensor"
+    return {"`rank` and `functions`": (int(rank), int(functions)), "`places`": named}
+
+
+def _refuse_places(where: str, places: str | Tensor, n: int, shape: tuple[int, ...] | None) -> None:
     if isinstance(places, Tensor):
         if tuple(places.shape) != (n,) or not bool(((places >= 0) & (places <= 1)).all()):
             reach = f", from {float(places.min()):g} to {float(places.max()):g}" if places.numel() else ""
             got = f"{tuple(places.shape)}{reach}"
             raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {got}; scale them")
-        return places.to(**like).clone()
-    if not (isinstance(places, str) and places in NAMED_PLACES):
+    elif not (isinstance(places, str) and places in NAMED_PLACES):
         raise ValueError(f"{where}: `places` must be one of {', '.join(NAMED_PLACES)}, or a tensor, got {places!r}")
+    elif places == "curve" and (shape is None or len(shape) != 3 or math.prod(shape) != n):
+        raise ValueError(f'{where}: `shape` must be (height, width, channels) of {n} features for "curve", got {shape}')
+
+
+def _places(
+    places: str | Tensor, examples: Examples, shape: tuple[int, ...] | None, generator: torch.Generator
+) -> Tensor:
+    n = examples.dim
+    like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
+    if isinstance(places, Tensor):
+        return places.to(**like).clone()
     if places == "tree":
         return seriate(examples.sample(TREE_ROWS)).to(**like)
     if places == "random":
         return torch.rand(n, generator=generator).to(**like)
-    return evenly(torch.arange(n) if places == "raster" else hilbert(where, shape, n)).to(**like)
+    assert places == "raster" or shape is not None
+    return evenly(torch.arange(n) if shape is None or places == "raster" else _hilbert(shape)).to(**like)
 
 
-def hilbert(where: str, shape: tuple[int, ...] | None, n: int) -> Tensor:
+def _hilbert(shape: tuple[int, ...]) -> Tensor:
     """The features (n,) of an image in the order of a Hilbert curve over its pixels, the channels of each together."""
-    if shape is None or len(shape) != 3 or math.prod(shape) != n:
-        raise ValueError(f'{where}: `shape` must be (height, width, channels) of {n} features for "curve", got {shape}')
     height, width, channels = shape
-    feature = torch.arange(n)
+    feature = torch.arange(math.prod(shape))
     channel, x, y = feature % channels, feature // channels % width, feature // (channels * width)
     bits = max(1, (max(height, width) - 1).bit_length())
-    along = torch.zeros(n, dtype=torch.int64)
+    along = torch.zeros_like(feature)
     for level in reversed(range(bits)):
         side = 1 << level
         right, below = x >= side, y >= side

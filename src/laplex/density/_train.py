@@ -13,8 +13,10 @@ from laplex._checks import counts
 from laplex._eager import is_dtensor
 from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import LaplexGaussian
+from laplex.distributed._agreement import agree_if_spread
 from laplex.distributed._ranks import Ranks
 
+WHERE = "laplex.density.Trainer"
 LOOK = 16  # steps between two checks that all was finite: a check waits for the device
 
 
@@ -52,33 +54,16 @@ class Trainer:
         share: tuple[int, int] = (0, 1),
         start: bool = True,
     ) -> None:
-        where = "laplex.density.Trainer"
-        if not isinstance(model, nn.Module) or not any(one.requires_grad for one in model.parameters()):
-            raise TypeError(
-                f"{where}: `model` must be a module with parameters that require gradients, got "
-                f"{type(model).__name__}; give a laplex.density.LaplexGaussian that is not frozen"
-            )
-        check_examples(where, examples)
-        rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)
-        self.batch = counts.integer(where, "batch", batch)
-        share = _share(where, share, examples)
-        _require_shared(where, model, examples)
-        if not 0 <= share[0] < share[1]:
-            raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
-        if batch % share[1]:
-            raise ValueError(f"{where}: `batch` must be a multiple of the {share[1]} processes, got {batch}")
-        if examples.count < share[1]:
-            raise ValueError(
-                f"{where}: `examples` must be at least one per process, got {examples.count} for {share[1]}"
-            )
-        self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
-        self._share = share
+        spread = examples.ranks if isinstance(examples, Examples) else None
+        agree_if_spread(WHERE, spread, lambda: _terms(model, examples, lr, batch, seed, share, start))
+        self.model, self.examples, self.batch, self.seed, self.epochs = model, examples, int(batch), int(seed), 0
+        self._share = _share(share, examples)
         # All processes must take equally many steps, so each uses as many of its own examples as every process has.
         self._fewest = None if examples.ranks is None else _fewest(examples.ranks, len(examples))
         if start:
             _start(model, examples, self.seed)
         self._accepted = False  # whether the model has accepted examples of this kind
-        self._optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=float(_rate(lr)), fused=True)
         # A gradient scaler that never scales: a fused optimizer then skips, on the device and without involving the
         # host, every step whose gradients are not finite, and the scale falls below 1.
         self._watch = torch.amp.GradScaler(examples.device.type, init_scale=1.0, growth_interval=2**31 - 1)
@@ -160,13 +145,40 @@ class Trainer:
         return [rows[index::count] for rows in batches]
 
 
-def _share(where: str, share: tuple[int, int], examples: Examples) -> tuple[int, int]:
+def _terms(
+    model: nn.Module, examples: Examples, lr: float | Tensor, batch: int, seed: int, share: tuple[int, int], start: bool
+) -> dict[str, Any]:
+    """Check the arguments, and return what must be the same on all processes that have a part of the examples each."""
+    if not isinstance(model, nn.Module) or not any(one.requires_grad for one in model.parameters()):
+        raise TypeError(
+            f"{WHERE}: `model` must be a module with parameters that require gradients, got {type(model).__name__}; "
+            "give a laplex.density.LaplexGaussian that is not frozen"
+        )
+    check_examples(WHERE, examples)
+    rate = counts.positive(WHERE, "lr", _rate(lr))
+    counts.integer(WHERE, "batch", batch)
+    if examples.ranks is not None and share != (0, 1):
+        raise ValueError(f"{WHERE}: `share` must be left out where `examples` have a group of their own, got {share}")
+    _require_shared(WHERE, model, examples)
+    index, count = _share(share, examples)
+    if not 0 <= index < count:
+        raise ValueError(f"{WHERE}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
+    if batch % count:
+        raise ValueError(f"{WHERE}: `batch` must be a multiple of the {count} processes, got {batch}")
+    if examples.count < count:
+        raise ValueError(f"{WHERE}: `examples` must be at least one per process, got {examples.count} for {count}")
+    counts.seed(WHERE, seed)
+    shapes = {name: tuple(one.shape) for name, one in model.named_parameters() if one.requires_grad}
+    return {"`lr`, `batch` and `start`": (rate, int(batch), bool(start)), "the parameters of `model`": shapes}
+
+
+def _rate(lr: float | Tensor) -> float:
+    return lr.item() if isinstance(lr, Tensor) else lr
+
+
+def _share(share: tuple[int, int], examples: Examples) -> tuple[int, int]:
     """(index, count) of this process; examples that are spread over processes provide it."""
-    if examples.ranks is None:
-        return share
-    if share != (0, 1):
-        raise ValueError(f"{where}: `share` must be left out where `examples` have a group of their own, got {share}")
-    return examples.ranks.rank, examples.ranks.size
+    return share if examples.ranks is None else (examples.ranks.rank, examples.ranks.size)
 
 
 def _require_shared(where: str, model: nn.Module, examples: Examples) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from laplex import _checks
-from laplex._progress import bar
+from laplex._progress import bar, refuse
 from laplex.disk import _borders, _buckets, _streams
 from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
@@ -89,7 +89,7 @@ def linear(
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
     """
-    _check_progress(progress)
+    refuse(WHERE, progress)
     traffic = Traffic()
     with ExitStack() as stack:
         problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
@@ -220,13 +220,6 @@ def _check_phases(a: Any, b: Any, phi: Any, psi: Any) -> None:
     for name, phase, side, anchors in (("phi", phi, "a", a), ("psi", psi, "b", b)):
         if phase is not None:
             _checks.phase_shape(WHERE, name, phase.shape, side, anchors.shape)
-
-
-def _check_progress(progress: Any) -> None:
-    if progress is not None and not callable(progress):
-        raise TypeError(
-            f"{WHERE}: `progress` must be a function of (done, total) or None, got {type(progress).__name__}"
-        )
 
 
 def _workspace_path(workspace: Any, out: Path) -> Path:

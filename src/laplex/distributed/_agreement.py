@@ -69,6 +69,14 @@ def agree(
     return bool(flags.any())
 
 
+def agree_if_spread(where: str, ranks: Ranks | None, check: Callable[[], dict[str, Any]]) -> None:
+    """:func:`agree` if there are ranks; without them the check is only run here."""
+    if ranks is None:
+        check()
+    else:
+        agree(where, ranks, check)
+
+
 def plain_arguments(where: str, values: Iterable[Any]) -> None:
     """Raise if the call is being traced or transformed: collectives run immediately."""
     if not plainly_eager() or not all(plain(value) for value in values if isinstance(value, Tensor)):
