@@ -115,13 +115,20 @@ CASES = {
         "--out must be one folder for all processes, got one with a checkpoint after .* in process 0 and one without "
         "a checkpoint in process 1",
     ),
+    "a batch that cannot be shared": (
+        lambda: fit_into("out", lambda folder: None, "--batch", 63, "--epochs", 1),
+        "--batch must be a multiple of the 2 processes, got 63",
+    ),
     "a folder that is in use": (lambda: fit_into("out", lock_it), r"--out: another fit writes into .*/out now"),
     "a folder that is a file": (lambda: fit_into("out %", block_it), r"process 1: --out: cannot write into .*/out 1"),
 }
 
 
 def checks():
-    return {name: row[0] for name, row in CASES.items()} | {"all is well": lambda: fit_into("out")}
+    return {name: row[0] for name, row in CASES.items()} | {
+        "all is well": lambda: fit_into("out"),
+        "no epochs": lambda: fit_into("out", lambda folder: None, "--batch", 63),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +149,8 @@ def test_the_first_process_says_what_is_wrong_with_any(name, results):
 def test_processes_that_see_the_same_fit_after_that(results):
     assert gloo_processes.failures(results, "all is well") == {}
     assert [mine["all is well"][0] for mine in results] == [0, 0], results
+
+
+def test_a_batch_is_shared_only_in_epochs(results):
+    assert gloo_processes.failures(results, "no epochs") == {}
+    assert [mine["no epochs"][0] for mine in results] == [0, 0], results

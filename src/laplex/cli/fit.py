@@ -232,7 +232,7 @@ def _refuse_model(options: argparse.Namespace) -> None:
 
 def _refuse_for(settings: Settings, data: density_data.FitData) -> None:
     """Raise ValueError if the options do not fit the data or the processes."""
-    if settings.batch % settings.processes:
+    if settings.epochs and settings.batch % settings.processes:
         raise ValueError(f"--batch must be a multiple of the {settings.processes} processes, got {settings.batch}")
     if settings.rank > data.train.dim:
         raise ValueError(
