@@ -71,8 +71,9 @@ def test_a_full_disk_when_the_manifest_is_saved(multiply, monkeypatch, way, item
 
     with monkeypatch.context() as patched:
         patched.setattr(_workspace, "write_whole", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=r"manifest.json cannot be written \(No space left .* repeat") as caught:
             multiply(given)
+    assert caught.value.errno == errno.ENOSPC
     assert np.array_equal(multiply(given), want)
 
 

@@ -76,12 +76,17 @@ def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic:
         try:
             done += file.write(view[done : done + MOST])
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"laplex.disk.linear: {file.name!s} cannot be written ({error.strerror}); complete work is kept: once "
-                "the disk is in order, repeat the call to continue",
-            ) from error
+            raise not_written("laplex.disk.linear", file.name, error) from error
     traffic.written += done
+
+
+def not_written(where: str, name: object, error: OSError) -> OSError:
+    """The error, with what to do about it."""
+    return OSError(
+        error.errno,
+        f"{where}: {name!s} cannot be written ({error.strerror}); complete work is kept: once the disk is in order, "
+        "repeat the call to continue",
+    )
 
 
 def _bytes(values: np.ndarray[Any, Any]) -> memoryview:

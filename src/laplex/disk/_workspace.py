@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from laplex._progress import Progress
 from laplex._writing import locked, write_whole
-from laplex.disk._files import Scratch, Traffic, bytes_on_disk
+from laplex.disk._files import Scratch, Traffic, bytes_on_disk, not_written
 from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
@@ -170,9 +170,12 @@ class Workspace:
         self._last = self._writer.submit(self._save, text, lasting)
 
     def _save(self, text: str, lasting: tuple[Lasting, ...]) -> None:
-        for each in lasting:
-            each.sync()
-        write_whole(self.folder / MANIFEST, text)
+        try:
+            for each in lasting:
+                each.sync()
+            write_whole(self.folder / MANIFEST, text)
+        except OSError as error:  # small as it is, the manifest may be the first to find the disk full
+            raise not_written(self._where, self.folder / MANIFEST, error) from error
 
     def _wait(self) -> None:
         if self._last is not None:
