@@ -264,6 +264,25 @@ def test_files_that_are_not_what_they_should_be(tmp_path, given):
     refused(path, r"which is in Fortran order; save numpy.ascontiguousarray of it")
 
 
+@pytest.mark.parametrize(
+    "entry", [{"shape": None}, {"shape": [2.0]}, {"shape": [-2, -2]}, {"data_offsets": [-8, 8]}, {"dtype": ["F32"]}]
+)
+def test_a_damaged_header_of_safetensors(tmp_path, entry):
+    path = tmp_path / "a.safetensors"
+    text = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]} | entry}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
+    with pytest.raises((ValueError, TypeError), match=r"^laplex.disk.linear: `a` must be .*(damaged|got \['F32)"):
+        stored("laplex.disk.linear", "a", (path, "a"), Traffic())
+
+
+@pytest.mark.parametrize("shape", ["(-4,)", "(True,)", "(4,"])
+def test_a_damaged_header_of_npy(tmp_path, shape):
+    path, text = tmp_path / "a.npy", f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64))
+    with pytest.raises(ValueError, match=r"^laplex.disk.linear: `a` must be a .npy file, got .*(damaged|not one)"):
+        stored("laplex.disk.linear", "a", path, Traffic())
+
+
 def test_the_result_is_not_written_over_an_argument(tmp_path, given):
     path = as_path(tmp_path, "a", given["a"])
     with pytest.raises(ValueError, match=r"`out` must be another file than `a`, got .* for both"):

@@ -11,8 +11,9 @@ import math
 import mmap
 import os
 import struct
+import tokenize
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,7 +168,7 @@ def _npy_region(where: str, name: str, path: Path) -> Region:
             region = Region(path, file.tell(), dtype, shape)
     except OSError as error:
         raise ValueError(f"{required}, which cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
         hint = "; for a tensor of a safetensors file pass (path, name)" if path.suffix == ".safetensors" else ""
         raise ValueError(f"{required}, which is not one ({error}){hint}") from None
     if fortran and sum(size > 1 for size in shape) > 1:
@@ -191,12 +192,20 @@ def _safetensors_region(where: str, name: str, path: Path, tensor: str) -> Regio
     if tensor not in places:
         raise ValueError(f"{required}, which has no tensor {tensor!r}; it has {', '.join(sorted(places)) or 'none'}")
     kind, offset, shape = places[tensor]
-    if kind not in SAFETENSORS:
+    if not isinstance(kind, str) or kind not in SAFETENSORS:
         raise TypeError(f"{where}: `{name}` must be float32 or float64, got {kind} in {path}")
+    if not _are_sizes([offset]) or not isinstance(shape, list):
+        raise ValueError(f"{required}, which is damaged: its header has an offset of {offset} and a shape of {shape}")
     return _complete(required, Region(path, 8 + length + offset, np.dtype(SAFETENSORS[kind]), tuple(shape)))
 
 
+def _are_sizes(values: Iterable[object]) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
+
+
 def _complete(required: str, region: Region) -> Region:
+    if not _are_sizes(region.shape):
+        raise ValueError(f"{required}, which is damaged: its header has a shape of {region.shape}")
     size = math.prod(region.shape) * region.dtype.itemsize
     if region.path.stat().st_size < region.offset + size:
         raise ValueError(f"{required}, which is cut short: {region.shape} of {region.dtype} do not fit into its size")
