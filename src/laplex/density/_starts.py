@@ -107,7 +107,6 @@ def _places(
         return seriate(examples.sample(TREE_ROWS)).to(**like)
     if places == "random":
         return torch.rand(n, generator=generator).to(**like)
-    assert places == "raster" or shape is not None
     return evenly(torch.arange(n) if shape is None or places == "raster" else _hilbert(shape)).to(**like)
 
 
