@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.committed import content, rival_cell, source, table
 
-TIMES, OLDER, GPU_TIMES = "time-series-cpu-later.json", "time-series-cpu.json", "time-series-nvidia-h200.json"
+TIMES, GPU_TIMES = "time-series-cpu.json", "time-series-nvidia-h200.json"
 NAMES = {
     "likelihood": "likelihood",
     "gradient": "likelihood and gradients",
@@ -15,29 +15,16 @@ NAMES = {
 }
 
 
-def _older_cell(row: dict[str, Any] | None) -> str:
-    return "" if row is None else rival_cell(row, "tinygp")
-
-
-NOTE = "tinygp was measured in an earlier run, beside an older and slower laplex."
-
-
 def process_times() -> str:
-    """Milliseconds, and ratios. tinygp's are those of an earlier run, in which it took part."""
-    older = {(row["what"], row["kernel"], row["n"]): row for row in content(OLDER)["rows"]}
+    """Milliseconds, and ratios."""
     rows = [
         (
             NAMES[row["what"]], row["kernel"], f"{row['n']:,}".replace(",", " "), f"{row['ms']['laplex']:.3g}",
-            rival_cell(row, "celerite2"), _older_cell(older.get((row["what"], row["kernel"], row["n"]))),
+            *(rival_cell(row, rival) for rival in ("celerite2", "tinygp")),
         )
         for row in content(TIMES)["rows"]
     ]  # fmt: skip
-    return table(
-        ("what", "kernel", "n", "laplex, ms", "celerite2, ms: ratio", "tinygp, ms: ratio"),
-        rows,
-        NOTE,
-        source(TIMES, OLDER),
-    )
+    return table(("what", "kernel", "n", "laplex, ms", "celerite2, ms: ratio", "tinygp, ms: ratio"), rows, source(TIMES))
 
 
 GPU_NAMES = NAMES | {"condition": "mean and variance at the data", "unsorted": "likelihood, from unsorted times"}
