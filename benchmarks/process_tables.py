@@ -1,7 +1,6 @@
 """Tables of Gaussian processes over time, compared with celerite2 and tinygp, from the committed JSON."""
 
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.committed import content, rival_cell, source, table
 
@@ -24,7 +23,8 @@ def process_times() -> str:
         )
         for row in content(TIMES)["rows"]
     ]  # fmt: skip
-    return table(("what", "kernel", "n", "laplex, ms", "celerite2, ms: ratio", "tinygp, ms: ratio"), rows, source(TIMES))
+    header = "what", "kernel", "n", "laplex, ms", "celerite2, ms: ratio", "tinygp, ms: ratio"
+    return table(header, rows, source(TIMES))
 
 
 GPU_NAMES = NAMES | {"condition": "mean and variance at the data", "unsorted": "likelihood, from unsorted times"}

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from laplex import _checks
 from laplex.distributed import _agreement
-from laplex.distributed._agreement import agree_if_spread, ranks_in
+from laplex.distributed._agreement import agree_if_spread, ranks_in, run_on_all
 from laplex.distributed._ranks import Ranks
 
 BLOCK = 1 << 26  # numbers held in float32 at a time
@@ -124,14 +124,7 @@ class Examples:
 
     def _own_moments(self, where: str) -> tuple[Tensor, Tensor]:
         """The mean and the variance of this process's values. If one cannot read its own, all processes raise."""
-        moments: list[Tensor] = []
-
-        def read() -> dict[str, Any]:
-            moments.extend(welford(self.some(part) for part in self.row_parts()))
-            return {}
-
-        agree_if_spread(where, self.ranks, read)
-        return moments[0], moments[1]
+        return run_on_all(where, self.ranks, lambda: welford(self.some(part) for part in self.row_parts()))
 
     def _joined(self, ranks: Ranks, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and the variance over all processes, joined from those of each as ``welford`` joins its parts."""

@@ -18,7 +18,7 @@ from laplex.density._gaussian import PlacedGaussian
 from laplex.density._module import Density
 from laplex.density._rounds import EM, Round
 from laplex.density._starts import start, start_terms
-from laplex.distributed._agreement import agree_if_spread, ranks_in
+from laplex.distributed._agreement import agree_if_spread, ranks_in, run_on_all
 
 
 class Fitted(NamedTuple):
@@ -101,15 +101,13 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         examples: with as many features as the density has.
     """
     where = "laplex.density.evaluate"
-    own: list[tuple[Tensor, float]] = []
 
-    def evaluate_own() -> dict[str, Any]:
+    def evaluate_own() -> tuple[Tensor, float]:
         check_examples(where, examples)
-        own.append(_own_fit(where, density, examples))
-        return {}
+        return _own_fit(where, density, examples)
 
-    agree_if_spread(where, examples.ranks if isinstance(examples, Examples) else None, evaluate_own)
-    mean, variance, squares = _over_ranks(examples, *own[0])
+    ranks = examples.ranks if isinstance(examples, Examples) else None
+    mean, variance, squares = _over_ranks(examples, *run_on_all(where, ranks, evaluate_own))
     count = examples.count
     error = math.sqrt(variance / (count - 1)) if count > 1 else math.nan
     return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / count / examples.dim))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from laplex._eager import plain, plainly_eager
 from laplex._errors import StalePlanError
 from laplex.distributed._ranks import Ranks, ranks_of
 
+Result = TypeVar("Result")
 CALLED = "the function that is called"
 KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first match counts
 
@@ -75,6 +76,18 @@ def agree_if_spread(where: str, ranks: Ranks | None, check: Callable[[], dict[st
         check()
     else:
         agree(where, ranks, check)
+
+
+def run_on_all(where: str, ranks: Ranks | None, work: Callable[[], Result]) -> Result:
+    """Run a part of a call on every rank. Returns its result; if it raises on one rank, this raises on all."""
+    results: list[Result] = []
+
+    def check() -> dict[str, Any]:
+        results.append(work())
+        return {}
+
+    agree_if_spread(where, ranks, check)
+    return results[0]
 
 
 def plain_arguments(where: str, values: Iterable[Any]) -> None:

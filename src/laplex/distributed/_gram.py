@@ -15,7 +15,7 @@ from laplex import _checks
 from laplex._functional import gram as local_gram
 from laplex._plan import Plan as LocalPlan
 from laplex._shapes import flat_tau
-from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, trained
+from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, run_on_all, trained
 from laplex.distributed._moves import same, total
 from laplex.distributed._ranks import Ranks
 
@@ -60,14 +60,9 @@ def gram(
     given = {name: resolved(value) for name, value in given.items()}
     ranks = ranks_in(where, group)
     agree(where, ranks, lambda: _terms(where, given | {"plan": plan}))
-    results: list[Tensor] = []
-
-    def compute() -> dict[str, Any]:
-        results.append(_of_shard(where, ranks, plan, **given))
-        return {}
-
-    agree(where, ranks, compute)  # on one rank, the plan may be stale or memory may run out
-    summed = total(results[0], ranks)
+    # On one rank, the plan may be stale or memory may run out.
+    part = run_on_all(where, ranks, lambda: _of_shard(where, ranks, plan, **given))
+    summed = total(part, ranks)
     matrix = torch.triu(summed) + torch.triu(summed, 1).mT  # symmetric, in whatever order the ranks' parts were added
     return matrix.to(a.dtype if weight is None else weight.dtype)
 

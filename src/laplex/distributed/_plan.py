@@ -17,7 +17,7 @@ from laplex._plan import Known
 from laplex._plan import Plan as LocalPlan
 from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors
-from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, trained
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
 from laplex.distributed._ends import Ghosts, edges, ghosts
 from laplex.distributed._local import Here
 from laplex.distributed._moves import Share, as_held, moved, moved_back, owned, sorted_here, to_owners
@@ -280,19 +280,16 @@ def _settle(
     others = [ghosts(positions[:, 1 - i], positions[:, i], ranks.rank) for i in range(2)]
     rows, cols = (_with_ghosts(*side) for side in zip(sides, shares, others, strict=True))
 
-    plans: list[LocalPlan] = []
-
-    def check() -> dict[str, Any]:
+    def plan_here() -> LocalPlan:
         if old is not None and not (_apart(positions) and all(map(_are_sorted, sides, shares))):
             raise StalePlanError(_checks.stale_plan(where, "laplex.distributed.Plan"))
-        plans.append(LocalPlan(rows, cols) if old is None else old.update(rows, cols))
-        return {}
+        return LocalPlan(rows, cols) if old is None else old.update(rows, cols)
 
-    agree(where, ranks, check)
-    here = Here.planned(rows, cols, plans[0])
+    plan = run_on_all(where, ranks, plan_here)
+    here = Here.planned(rows, cols, plan)
     halves = [Half(share.counts, *half) for share, half in zip(shares, zip(own, others, strict=True), strict=True)]
     order = SpreadOrder(here, halves[0], halves[1], _middle(positions), ranks)
-    return Settled(here.target[:, : shares[0].width], here.source[:, : shares[1].width], plans[0], order)
+    return Settled(here.target[:, : shares[0].width], here.source[:, : shares[1].width], plan, order)
 
 
 def _with_ghosts(side: Tensor, share: Share, others: Ghosts) -> Tensor:

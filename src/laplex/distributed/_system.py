@@ -36,7 +36,7 @@ from laplex._errors import frozen
 from laplex._operator import LaplaceOperator
 from laplex._quasisep.systems import System
 from laplex._shapes import flat_tau
-from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, trained
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
 from laplex.distributed._moves import Share, as_held, moved, moved_back, same, sorted_here, total
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._sorting import shared
@@ -94,15 +94,7 @@ class KernelSystem:
         scale = flat_tau(tau, (), a.device).reshape(())
         scale = same(scale, ranks) if scale.requires_grad else scale
         columns = _own_columns(a, diag, phi, share, ranks)
-        blocks: list[Block] = []
-
-        def factor() -> dict[str, Any]:
-            if columns[0].numel() > 0:
-                blocks.append(_block(*columns, scale))
-            return {}
-
-        agree(where, ranks, factor)
-        block = blocks[0] if blocks else None
+        block = run_on_all(where, ranks, lambda: _block(*columns, scale) if columns[0].numel() > 0 else None)
         nothing = _nothing(*columns, scale)
         channels = 1 if phi is None else 2
         borders, ends = _everyone(block, nothing, channels, ranks)
