@@ -165,6 +165,7 @@ WRONG = {
     ),
     "half": (KIND, {"x": torch.ones(K).half()}, r"`x` must be float32 or float64, got torch.float16; call .float\(\)"),
     "whole numbers": (KIND, {"b": np.arange(K)}, r"`b` must be float32 or float64 of this machine's .*, got int64"),
+    "mask": (KIND, {"b": np.ma.masked_less(np.ones(K, "f4"), 0)}, r"`b` must not have a mask; use b.filled\(\)"),
     "byte order": (
         KIND,
         {"b": np.zeros(K, ">f4")},

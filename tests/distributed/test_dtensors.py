@@ -141,6 +141,11 @@ def two_meshes():
     return caught(lambda: distributed.linear(**values))
 
 
+def group_that_is_not_the_meshs():
+    values, pair = placed(sample(), {}), dist.new_group([0, 1])  # made by all
+    return caught(lambda: distributed.linear(**values, group=pair if dist.get_rank() < 2 else None))
+
+
 def caught(call):
     try:
         call()
@@ -157,6 +162,7 @@ FAULTS = {
     rows_replicated_on_one: "the placements must be the same on all ranks, got .* on rank 0 and .* on rank 1",
     scalar_rows_on_one: "rank 1: laplex.distributed.linear: `a` must have at least one dimension, got a scalar",
     two_dimensions: "the mesh must have one dimension, got 2; use one of its submeshes",
+    group_that_is_not_the_meshs: "rank 0: laplex.distributed.linear: `group` must be left out where there are DTensors",
     two_meshes: "`b` must be on the mesh of the other DTensors",
 }
 

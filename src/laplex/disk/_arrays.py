@@ -135,6 +135,8 @@ def _located(where: str, name: str, value: Any) -> tuple[Region | None, Any]:
         plain = value.detach().resolve_neg()
         region = _tensor_region(plain)
         return region, None if region is not None else plain.numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{where}: `{name}` must not have a mask; use {name}.filled() or {name}.compressed()")
     if isinstance(value, np.ndarray):
         region = _memmap_region(value)
         return region, None if region is not None else np.asarray(value)

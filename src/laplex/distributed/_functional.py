@@ -74,7 +74,7 @@ def linear(
     where = "laplex.distributed.linear"
     given = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
     given = {name: resolved(value) for name, value in given.items()}
-    parts = dtensor_parts(where, given)
+    parts = dtensor_parts(where, given, group)
     if parts is not None:
         y: Tensor = parts.wrapped(_linear(where, _Operands(**parts.arguments, plan=plan), parts.group))
         return y

@@ -67,7 +67,7 @@ class Plan:
 
     def __init__(self, a: Tensor, b: Tensor, *, group: Any = None) -> None:
         where = "laplex.distributed.Plan"
-        parts = dtensor_parts(where, {"a": a, "b": b})
+        parts = dtensor_parts(where, {"a": a, "b": b}, group)
         if parts is not None:
             (a, b), group = parts.arguments.values(), parts.group
         a, b = resolved(a), resolved(b)
@@ -206,7 +206,7 @@ class Plan:
         )
 
 
-def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
+def dtensor_parts(where: str, arguments: dict[str, Any], group: Any) -> Any:
     """The local parts of DTensors (``_tensors.Spread``), or None if there are none.
 
     Imported here because the DTensor module takes a second to import, and a program without DTensors never does.
@@ -214,7 +214,7 @@ def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
     if "torch.distributed.tensor" not in sys.modules:
         return None
     tensors = importlib.import_module("laplex.distributed._tensors")
-    return tensors.spread(where, arguments) if tensors.has_dtensors(arguments) else None
+    return tensors.spread(where, arguments, group) if tensors.has_dtensors(arguments) else None
 
 
 def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:

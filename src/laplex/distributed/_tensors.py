@@ -30,14 +30,21 @@ def has_dtensors(arguments: dict[str, Any]) -> bool:
     return any(isinstance(value, DTensor) for value in arguments.values())
 
 
-def spread(where: str, arguments: dict[str, Any]) -> Spread:
-    """The local parts of the arguments; all sharded ones must be DTensors on one one-dimensional mesh."""
+def spread(where: str, arguments: dict[str, Any], given: Any) -> Spread:
+    """The local parts of the arguments; all sharded ones must be DTensors on one one-dimensional mesh.
+
+    ``given`` is the argument ``group``: None, or the group of the mesh.
+    """
     mesh = next(value.device_mesh for value in arguments.values() if isinstance(value, DTensor))
     group = mesh.get_group() if mesh.ndim == 1 else None
 
     def check() -> dict[str, Any]:
         if mesh.ndim != 1:
             raise ValueError(f"{where}: the mesh must have one dimension, got {mesh.ndim}; use one of its submeshes")
+        if given is not None and given is not group:
+            raise ValueError(
+                f"{where}: `group` must be left out where there are DTensors, which have that of their mesh"
+            )
         for name, value in arguments.items():
             _check(where, name, value, mesh)
         tensors = {name: value for name, value in arguments.items() if isinstance(value, DTensor)}
