@@ -24,8 +24,8 @@ from laplex.distributed._ranks import Ranks, new_memory
 class Share(NamedTuple):
     """The anchors of one side that this rank holds (h matrices of `size` each), and those that it owns."""
 
-    given: Tensor  # (held,) int64: indices into the caller's (h * size), in the order in which they are sent
-    slots: Tensor  # (owned,) int64: where each arriving value goes in (h * width), each matrix in order
+    origins: Tensor  # (held,) int64: where each value that is sent stands in the caller's (h * size)
+    slots: Tensor  # (owned,) int64: where each value that arrives goes in (h * width), each matrix in order
     sent: tuple[int, ...]  # how many to each rank
     received: tuple[int, ...]
     size: int
@@ -56,7 +56,7 @@ def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """Move x (h, m, size) to its owners: (h, m, width)."""
     if share.ordered:
         return x
-    sent = _picked(x, share.given)
+    sent = _picked(x, share.origins)
     arrived = sent if share.stays else ranks.exchanged(sent, share.sent, share.received)
     h = len(share.counts)
     if h == 1:
@@ -73,16 +73,16 @@ def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
     h = len(share.counts)
     sent = _lines(y[0, :, : share.counts[0]]) if h == 1 else _picked(y, share.slots)
     arrived = sent if share.stays else ranks.exchanged(sent, share.received, share.sent)
-    return _placed(arrived, share.given, h, share.size)
+    return _placed(arrived, share.origins, h, share.size)
 
 
-def sorted_here(values: Tensor, share: Share) -> Tensor:
-    """Sort values (m, width) of one matrix from the layout in which its owner holds them. Differentiable."""
+def in_line_order(values: Tensor, share: Share) -> Tensor:
+    """Put values (m, width) of one matrix, as they arrived at its owner, in the order of the line. Differentiable."""
     return torch.empty_like(values).index_copy(-1, share.slots, values[..., : share.counts[0]])
 
 
-def as_held(values: Tensor, share: Share) -> Tensor:
-    """Put sorted values (m, width) into the layout in which the owner of one matrix holds them. Differentiable."""
+def in_arrival_order(values: Tensor, share: Share) -> Tensor:
+    """Put values (m, width) of one matrix, in the order of the line, as they arrived at its owner. Differentiable."""
     there = values.index_select(-1, share.slots)
     return torch.nn.functional.pad(there, (0, share.width - there.shape[-1]))
 

@@ -20,7 +20,7 @@ from laplex._shapes import flat_anchors
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
 from laplex.distributed._ends import Ghosts, edges, ghosts
 from laplex.distributed._local import Here
-from laplex.distributed._moves import Share, as_held, moved, moved_back, owned, sorted_here, to_owners
+from laplex.distributed._moves import Share, in_arrival_order, in_line_order, moved, moved_back, owned, to_owners
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._scan import SPREAD, Half, SpreadOrder
 from laplex.distributed._sorting import shared
@@ -128,14 +128,14 @@ class Plan:
         share = self._shares[side]
         values = self._agreed(method, values, share.size)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.size)
-        there = sorted_here(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
+        there = in_line_order(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
         return there.reshape(*values.shape[:-1], share.counts[0])
 
     def _restored(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
         values = self._agreed(method, values, share.counts[0] if len(share.counts) == 1 else -1)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.counts[0])
-        there = as_held(rows[0], share)[None]
+        there = in_arrival_order(rows[0], share)[None]
         return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
 
     def _agreed(self, method: str, values: Any, size: int) -> Tensor:
@@ -312,7 +312,7 @@ def _are_sorted(anchors: Tensor, share: Share) -> bool:
     if share.ordered or len(share.counts) > 1:
         pieces = [anchors[i, :count] for i, count in enumerate(share.counts)]
     else:
-        pieces = [sorted_here(anchors, share)[0, : share.counts[0]]]
+        pieces = [in_line_order(anchors, share)[0, : share.counts[0]]]
     return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
 
 

@@ -144,16 +144,16 @@ def _share(anchors: Tensor, index: Tensor, cuts: Tensor, ranks: Ranks, stays: bo
     parts = (cuts[:, 1:] - cuts[:, :-1]).mT.contiguous()  # (ranks, h)
     incoming = ranks.exchanged(parts.to(ranks.device), [1] * ranks.size, [1] * ranks.size).cpu()
     places = index + torch.arange(h, device=anchors.device)[:, None] * size
-    given = torch.cat([places[i, cuts[i, r] : cuts[i, r + 1]] for r in range(ranks.size) for i in range(h)])
+    origins = torch.cat([places[i, cuts[i, r] : cuts[i, r + 1]] for r in range(ranks.size) for i in range(h)])
     sent, received = tuple(parts.sum(1).tolist()), tuple(incoming.sum(1).tolist())
-    arrived = anchors.flatten()[given]
+    arrived = anchors.flatten()[origins]
     if not stays:
         arrived = ranks.exchanged(arrived, sent, received)
     counts = tuple(incoming.sum(0).tolist())
     width = max(*counts, 1)
     slots = _slots(arrived, incoming, width)
-    ordered = stays and size > 0 and torch.equal(given, torch.arange(h * size, device=given.device))
-    return Share(given, slots, sent, received, size, counts, width, stays, ordered)
+    ordered = stays and size > 0 and torch.equal(origins, torch.arange(h * size, device=origins.device))
+    return Share(origins, slots, sent, received, size, counts, width, stays, ordered)
 
 
 def _slots(arrived: Tensor, incoming: Tensor, width: int) -> Tensor:

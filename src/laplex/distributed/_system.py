@@ -37,7 +37,7 @@ from laplex._operator import LaplaceOperator
 from laplex._quasisep.systems import System
 from laplex._shapes import flat_tau
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
-from laplex.distributed._moves import Share, as_held, moved, moved_back, same, sorted_here, total
+from laplex.distributed._moves import Share, in_arrival_order, in_line_order, moved, moved_back, same, total
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._sorting import shared
 
@@ -132,7 +132,7 @@ class KernelSystem:
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         solved = self._solved(held)
-        there = as_held(solved, self._share)[None]
+        there = in_arrival_order(solved, self._share)[None]
         return moved_back(there, self._share, self._ranks)[0].reshape(y.shape).to(y.dtype)
 
     def logdet(self) -> Tensor:
@@ -152,7 +152,7 @@ class KernelSystem:
         """y (..., n of this rank), moved to its owners: (m, owned), in order, in float64."""
         rows = y.double().reshape(1, math.prod(y.shape[:-1]), y.shape[-1])
         there = moved(rows, self._share, self._ranks)[0]
-        return sorted_here(there, self._share)[:, : self._share.counts[0]]
+        return in_line_order(there, self._share)[:, : self._share.counts[0]]
 
     def _solved(self, y: Tensor) -> Tensor:
         """A^-1 y for y (m, owned), in order."""
@@ -228,7 +228,7 @@ def _own_columns(
     """This rank's points, diag and phases, (owned,) each, in order, in float64."""
     shard = diag if isinstance(diag, Tensor) and diag.dim() > 0 else None
     rows = [side.double().expand(a.shape) for side in (a, shard, phi) if side is not None]
-    there = sorted_here(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
+    there = in_line_order(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
     points, *others = there.unbind(0)
     turn = None if phi is None else others.pop()
     if others:
