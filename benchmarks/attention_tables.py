@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks.committed import content, source, table
@@ -10,18 +9,14 @@ from benchmarks.report import COMMITTED
 
 DIGITS = "digits-sorted.json"
 TASKS = ("regression", "recall", "pixels")
-DEVICES = {"cpu": "CPU", "cuda": "H200"}
+FILES = {"attention-cpu.json": "CPU", "attention-cpu-long.json": "CPU", "attention-cuda.json": "H200"}
 KINDS = {"dot products": "scaled dot products", "distances": "`LaplaceAttention`"}
 FORMS = {"laplex.soft": "`laplex.soft.cross_entropy`", "SoftSort, dense": "SoftSort, matrix formed"}
 
 
-def measured() -> dict[str, dict[str, Any]]:
-    """The parts of every device that was measured: {"CPU": {"regression": ...}}."""
-    return {
-        name: content(_file(device))["parts"]
-        for device, name in DEVICES.items()
-        if (COMMITTED / _file(device)).exists()
-    }
+def measured() -> list[tuple[str, dict[str, Any]]]:
+    """The device and the parts of every file: ("CPU", {"regression": ...})."""
+    return [(device, content(file)["parts"]) for file, device in FILES.items() if (COMMITTED / file).exists()]
 
 
 def attention_tasks() -> str:
@@ -39,22 +34,22 @@ def attention_tasks() -> str:
         f"Mean of {seeds} seeds, and their lowest and highest. Bold: all seeds of this one are better than all of the "
         "other. Learning rates and numbers of heads were chosen alike for both, on other data."
     )
-    return table(header, rows, note, _sources())
+    return table(header, rows, note, _sources(*TASKS))
 
 
 def attention_verdict() -> str:
     """One sentence on what was learned, and one on time."""
-    words: dict[str, list[str]] = {"distances": [], "dot products": [], "alike": []}
+    lengths: dict[str, dict[tuple[str, str], list[str]]] = {"distances": {}, "dot products": {}, "alike": {}}
     for device, task, part in _tasks():
-        words[_verdict(part)].append(f"{task} (n = {part['n']}, {device})")
-    parts = [
-        f"better on {_list(words['distances'])}",
-        f"worse on {_list(words['dot products'])}",
-        f"within the seeds' spread on {_list(words['alike'])}",
+        lengths[_verdict(part)].setdefault((task, device), []).append(str(part["n"]))
+    words = {"distances": "better on", "dot products": "worse on", "alike": "within the seeds' spread on"}
+    present = [
+        f"{words[kind]} {_list([f'{task} (n = {_list(sizes)}, {device})' for (task, device), sizes in tasks.items()])}"
+        for kind, tasks in lengths.items()
+        if tasks
     ]
-    present = [part for part, names in zip(parts, (words[key] for key in words), strict=True) if names]
     sentences = [f"At equal parameters attention by distances is {', and '.join(present)}."]
-    for device, times in _times().items():
+    for device, times in _times():
         sentences += [_crossing(device, dtype, times) for dtype in ("float32", "bfloat16")]
     return " ".join(sentences)
 
@@ -64,25 +59,25 @@ def attention_times() -> str:
     if not _times():
         return "Not measured yet."
     rows = []
-    for device, times in _times().items():
+    for device, times in _times():
         for dtype in ("float32", "bfloat16"):
             for n in sorted({one["n"] for one in times}):
                 dot, ours = (_milliseconds(times, kind, n, dtype) for kind in KINDS)
                 rows.append((device, dtype, str(n), f"{dot:.3g} ms", f"{ours:.3g} ms", f"{ours / dot:.2g}"))
     header = "on", "precision", "n", *KINDS.values(), "ratio"
-    return table(header, rows, "One sequence, 64 features, 4 heads.", _sources())
+    return table(header, rows, "One sequence, 64 features, 4 heads.", _sources("times"))
 
 
 def attention_starts() -> str:
     """Regression with keys that start like the queries, and apart."""
     rows = []
-    for device, parts in measured().items():
+    for device, parts in measured():
         if "start" in parts:
             part = parts["start"]
             starts = list(dict.fromkeys(one["start"] for one in part["runs"]))
             errors = [[one["score"] for one in part["runs"] if one["start"] == start] for start in starts]
             rows.append((device, str(part["n"]), str(part["steps"]), *map(_range, errors)))
-    return table(("on", "n", "steps", "`k_proj` started as `q_proj`", "started apart"), rows, _sources())
+    return table(("on", "n", "steps", "`k_proj` started as `q_proj`", "started apart"), rows, _sources("start"))
 
 
 def digits_sorted() -> str:
@@ -104,13 +99,11 @@ def digits_sorted() -> str:
 
 
 def _tasks() -> list[tuple[str, str, dict[str, Any]]]:
-    return [
-        (device, task, part) for device, parts in measured().items() for task, part in parts.items() if task in TASKS
-    ]
+    return [(device, task, part) for device, parts in measured() for task, part in parts.items() if task in TASKS]
 
 
-def _times() -> dict[str, list[dict[str, Any]]]:
-    return {device: parts["times"]["results"] for device, parts in measured().items() if "times" in parts}
+def _times() -> list[tuple[str, list[dict[str, Any]]]]:
+    return [(device, parts["times"]["results"]) for device, parts in measured() if "times" in parts]
 
 
 def _scores(part: dict[str, Any]) -> dict[str, list[float]]:
@@ -155,13 +148,10 @@ def _list(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def _file(device: str) -> str:
-    return f"attention-{device}.json"
-
-
-def _sources() -> str:
-    files: list[str | Path] = [_file(device) for device, name in DEVICES.items() if name in measured()]
-    return source(*files)
+def _sources(*names: str) -> str:
+    """The files that have any of these parts."""
+    present = [file for file in FILES if (COMMITTED / file).exists()]
+    return source(*(file for file in present if any(name in content(file)["parts"] for name in names)))
 
 
 CONTENT: dict[str, Callable[[], str]] = {

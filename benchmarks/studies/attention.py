@@ -5,7 +5,9 @@
     python -m benchmarks.studies.attention --device cuda --task regression       one task, at the sizes of a GPU
     python -m benchmarks.studies.attention --device cuda --task times
     python -m benchmarks.studies.attention --task regression recall --length 1024 --heads 4 --out \
-        benchmarks/results/attention-cpu-long.json       longer sequences on the CPU, in half an hour
+        benchmarks/results/attention-cpu-long.json       longer sequences on the CPU, in ten minutes
+    python -m benchmarks.studies.attention --task pixels --length 256 --steps 1500 --heads 4 --rates 3e-4 1e-3 3e-3 \
+        --out benchmarks/results/attention-cpu-long.json       longer training
 
 writes benchmarks/results/attention-DEVICE.json; a part that is measured again replaces the previous one. The tasks are
 those of ``attention_tasks``. Every kind of attention is trained with all learning rates and numbers of heads, by AdamW,
@@ -91,7 +93,7 @@ def score(task: str, model: nn.Module, sizes: dict[str, int], device: str, seed:
 def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
     """Compare both kinds on a task: all settings from one seed, and the best of each from others."""
     sizes = SIZES["quick" if options.quick else options.device]
-    sizes = sizes | {task: options.length or sizes[task]}
+    sizes = sizes | {task: options.length or sizes[task], "steps": options.steps or sizes["steps"]}
     tried, runs = [], []
     for kind in KINDS:
         settings = [{"kind": kind, "heads": heads, "rate": rate} for heads in options.heads for rate in options.rates]
@@ -162,6 +164,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs="+", default=HEADS)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--length", type=int, help="of the sequences of all tasks")
+    parser.add_argument("--steps", type=int, help="of every training")
     parser.add_argument("--quick", action="store_true", help="a few steps of tiny sequences")
     parser.add_argument("--out", type=Path, help="the file to write")
     options = parser.parse_args()
