@@ -1,6 +1,7 @@
 """The committed results, read for the tables of README and documentation, and the tables in Markdown."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from benchmarks.result import Result
 from paper.results import Results, read
 
 LONGEST_FIGURE = 10  # characters
+THOUSANDS = re.compile(r"(?<=\d) (?=\d{3}\b)")  # the space in 10 000
 
 
 def suite_results(suite: str) -> tuple[str, list[Result]]:
@@ -41,7 +43,8 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], *origins: str) -
 
 
 def unbroken(cell: str) -> str:
-    """A figure and its unit stay on one line of a narrow column: 4.7 ms, <= 2e-07."""
+    """A figure and its unit stay on one line of a narrow column: 4.7 ms, <= 2e-07. So do thousands: 1 000 000."""
+    cell = THOUSANDS.sub("\N{NO-BREAK SPACE}", cell)
     if len(cell) > LONGEST_FIGURE:
         return cell
     return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("e-", "e\N{NON-BREAKING HYPHEN}")

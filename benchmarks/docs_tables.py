@@ -239,12 +239,13 @@ def from_disk() -> str:
     """One product of points that do not fit into memory, and what its disk alone would take."""
     file = "disk-cpu.json"
     one = content(file)
+    error = one["error of the sum of sizes, largest of 8 rows"]
     rows = [
         ("time", f"{one['seconds']:.0f} s"),
         ("largest resident memory, all of the process", f"{one['peak resident GB']:.2f} GB"),
         ("read, and written", f"{one['GB read']:.1f} GB, {one['GB written']:.1f} GB"),
         ("time in which the disk alone moves as much, in sequence", f"{one['seconds of the disk alone']:.0f} s"),
-        ("largest error of the sum of sizes", f"{one['error of the sum of sizes, largest of 8 rows']:.1e}"),
+        ("largest error, relative to the sum of the terms' magnitudes", f"{error:.1e}"),
     ]
     others = one["load"][0] - one["machine"]["cores"]
     busy = f"Two cores with a load of {one['load'][0]:.0f} when it ended: other work took most of both."

@@ -1,5 +1,6 @@
 """Tables of soft sorts and ranks, and of kernel statistics on the line, from the committed JSON."""
 
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ def soft_times() -> str:
 
 
 def soft_times_gpu() -> str:
-    """Forward and backward on a GPU beside torch.sort."""
+    """Forward and backward on a GPU, compared with torch.sort."""
     rows = [
         (f"`{row['what']}`", _sizes(row), f"{row['ms']['laplex']:.3g}", rival_cell(row, "torch.sort"))
         for row in content(SOFT_GPU)["rows"]
@@ -54,20 +55,26 @@ def soft_steps() -> str:
 
 
 def statistics_times() -> str:
-    """Densities and MMD beside their rivals."""
+    """Densities and MMD, compared with their rivals."""
     rows = []
     for row in content(STATS)["rows"]:
         if "rival seconds" not in row:
             continue
         part = f"{row['rival points']} points" if "rival points" in row else f"n = {row['rival n']}"
         rival = f"{row['rival']}, {part}: {row['rival seconds']:.3g}"
-        ratio = f"{'< ' if row['bound'] else ''}{row['ratio']:.1g}"
+        ratio = f"< {rounded_up(row['ratio'])}" if row["bound"] else f"{row['ratio']:.1g}"
         rows.append((row["what"], f"{row['n']:,}".replace(",", " "), f"{row['seconds']:.3g}", rival, ratio))
     note = (
         "A rival that would need more than two minutes gets the part that is named; its time for all is longer, so "
         "that the ratio is a bound."
     )
     return table(("what", "n", "laplex, s", "rival, s", "ratio"), rows, note, source(STATS))
+
+
+def rounded_up(bound: float) -> str:
+    """A positive number to one digit, and not below the number itself."""
+    unit = 10.0 ** math.floor(math.log10(bound))
+    return f"{math.ceil(bound / unit - 1e-9) * unit:.1g}"
 
 
 CONTENT: dict[str, Callable[[], str]] = {
