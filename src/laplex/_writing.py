@@ -38,8 +38,10 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave the new name with no content
         os.replace(unfinished, path)
-    except BaseException:
+    except BaseException as error:
         unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(unfinished):
+            error.filename = str(path)  # the user knows no other
         raise
 
 

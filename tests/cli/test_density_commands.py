@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from laplex._writing import replaced
 from laplex.cli import density_commands, masks
 from laplex.density import Examples, LaplexGaussian, evaluate, files, images
 from made_fits import fit_model, images_of, record_grids, save_model
@@ -341,3 +342,10 @@ def test_ctrl_c_writes_nothing(laplex, path, tmp_path, monkeypatch):
     status, _, errors = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
     assert (status, errors) == (130, "\nlaplex sample: interrupted; nothing was replaced\n")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_written_has_its_own_name_in_the_error(tmp_path):
+    path = tmp_path / "no-such-folder" / "picture.png"
+    with pytest.raises(FileNotFoundError) as caught, replaced(path):
+        pass
+    assert caught.value.filename == str(path)  # not that of the unfinished file
