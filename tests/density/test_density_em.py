@@ -243,6 +243,11 @@ def test_examples_that_are_alike():
         density.start(density.Examples(torch.ones(4, 9)), 4)
 
 
+def test_one_example_is_too_few():
+    with pytest.raises(ValueError, match="`examples` must be at least two that differ, got 1; give more of them"):
+        density.start(density.Examples(torch.rand(1, 9)), 4)
+
+
 def test_noise_has_a_floor():
     """A feature that the others determine would get no noise, and its likelihood no bound."""
     x = smooth(300, 20)

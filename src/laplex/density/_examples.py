@@ -212,10 +212,13 @@ def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) 
 def check_fitted(where: str, examples: Examples) -> None:
     """Raise unless these are examples that differ from one another, as a fit needs."""
     check_examples(where, examples)
-    if not bool(examples.variance.any()):
-        raise ValueError(
-            f"{where}: `examples` must differ from one another, got {examples.count} that are equal; give more of them"
-        )
+    if bool(examples.variance.any()):  # as one example has around a mean that is given
+        return
+    if examples.count == 1:
+        raise ValueError(f"{where}: `examples` must be at least two that differ, got 1; give more of them")
+    raise ValueError(
+        f"{where}: `examples` must differ from one another, got {examples.count} that are equal; give more of them"
+    )
 
 
 def check_examples(where: str, examples: object) -> None:
