@@ -28,7 +28,7 @@ HEADER = ("layer", "", "laplex", "nn.Linear", "laplex is")
 NOTES = """
 Times are medians; the calls take turns. "forward + backward" is a training step: it has gradients for x and for every
 number held, and laplex sorts its anchors again. "plan kept" is inference: the sorted order is kept.
-An error is the largest of y on 16 random rows, against the definition in float64, over the largest |y| there.
+An error is the largest on 16 random rows of y, compared with the definition in float64, divided by the largest |y|.
 laplex.linear holds matrices of one form, exp(-|a_i - b_j| / tau); torch.nn.Linear holds any matrix.""".strip()
 
 
@@ -180,11 +180,12 @@ def _lines(result: ShapeResult) -> list[tuple[str, ...]]:
 
 
 def compared(ours: float | None, theirs: float | None, less: str, more: str) -> str:
-    """A ratio in words, such as "12x faster" or "3.4x slower"."""
+    """A ratio in words, such as "12x faster", "3.4x slower" or "the same"."""
     if ours is None or theirs is None:
         return "-"
     ratio, word = (theirs / ours, less) if ours <= theirs else (ours / theirs, more)
-    return f"{ratio:,.0f}x {word}" if ratio >= 100 else f"{ratio:.3g}x {word}"
+    number = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+    return "the same" if number == "1" else f"{number}x {word}"
 
 
 def scaled(seconds: float | None) -> str:
