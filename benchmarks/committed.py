@@ -43,8 +43,9 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], *origins: str) -
 
 
 def unbroken(cell: str) -> str:
-    """A figure and its unit stay on one line of a narrow column: 4.7 ms, <= 2e-07. So do thousands: 1 000 000."""
+    """A figure and its unit stay on one line of a narrow column: 4.7 ms, <= 2e-07. So do 1 000 000 and 384 -> 150."""
     cell = THOUSANDS.sub("\N{NO-BREAK SPACE}", cell)
+    cell = cell.replace(" -> ", "\N{NO-BREAK SPACE}\N{NON-BREAKING HYPHEN}>\N{NO-BREAK SPACE}")
     if len(cell) > LONGEST_FIGURE:
         return cell
     return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("e-", "e\N{NON-BREAKING HYPHEN}")

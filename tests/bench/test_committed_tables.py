@@ -31,3 +31,8 @@ def test_thousands_are_not_torn_apart():
     assert committed.unbroken(long) == want
     assert committed.unbroken("n = 1000, k = 768, B = 128") == "n = 1000, k = 768, B = 128"
     assert committed.unbroken("4.7 ms") == f"4.7{SPACE}ms"
+
+
+def test_arrows_are_not_torn_apart():
+    arrow = f"{SPACE}\N{NON-BREAKING HYPHEN}>{SPACE}"
+    assert committed.unbroken("8 blocks of 768 -> 3072 and back") == f"8 blocks of 768{arrow}3072 and back"
