@@ -71,7 +71,7 @@ def bar_of(result: Result) -> str:
     """The bar, in the value's unit."""
     if result.bar is None:
         return ""
-    return f"<= {scaled(result.bar, result.unit) if result.unit in SCALES else f'{result.bar:g}'}"
+    return f"<= {scaled(result.bar, result.unit) if result.unit in SCALES else f'{result.bar:.3g}'}"
 
 
 def detail(result: Result) -> str:
