@@ -257,6 +257,15 @@ def test_a_constant_feature_and_an_empty_class_do_no_harm():
     assert all(bool(p.isfinite().all()) for p in layer.parameters())
 
 
+def test_init_from_takes_one_example_per_class():
+    torch.manual_seed(0)
+    x, y = 10 * torch.randn(12, 16), torch.arange(12)
+    once = LaplexLinear(16, 12, kernels=2).init_from((x, y))
+    twice = LaplexLinear(16, 12, kernels=2).init_from((x.repeat(2, 1), y.repeat(2)))
+    assert all(bool(p.isfinite().all()) for p in once.parameters())
+    assert torch.allclose(once.a.abs(), twice.a.abs(), atol=1e-5)  # the singular vectors' signs are arbitrary
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 BAD = {

@@ -225,7 +225,8 @@ def discriminant(where: str, x: Tensor, y: Tensor, shape: tuple[int, int], ridge
     means = torch.zeros(shape, dtype=x.dtype, device=x.device).index_add_(0, y, x) / counts
     within = x - means[y]
     covariance = within.T @ within / max(len(x) - 1, 1)
-    scale = covariance.diagonal().mean().clamp_min(torch.finfo(x.dtype).tiny)
+    scale = covariance.diagonal().mean()
+    scale = torch.where(scale > torch.finfo(x.dtype).tiny, scale, 1.0)  # 0 for one example per class: any ridge will do
     covariance += ridge * scale * torch.eye(features, dtype=x.dtype, device=x.device)
     solved: Tensor = torch.linalg.solve(covariance, (means - means.mean(0)).T)
     return solved.T
