@@ -217,3 +217,11 @@ def test_weights_narrower_than_the_anchors_do_not_round_the_entries(phased, lead
     want = (kernel * weight.double()[..., None, :]) @ kernel.mT
     assert error(M.to_dense(), want) <= 1e-14
     assert error(M.diagonal(), want.diagonal(dim1=-2, dim2=-1)) <= 1e-14
+
+
+@pytest.mark.parametrize("lead", [(0,), (2, 0)])
+def test_a_batch_of_no_matrices(lead):
+    M = LaplaceOperator(normal(*lead, 4), normal(*lead, 5)).gram()
+    assert M.logdet(0.5).shape == (2.0 * M).logdet(0.5).shape == lead
+    assert M.solve(normal(*lead, 4, 3), 0.5).shape == (*lead, 4, 3)
+    assert M.cholesky(0.5).to_dense().shape == (*lead, 4, 4)

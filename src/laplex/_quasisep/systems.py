@@ -132,7 +132,7 @@ class System(NamedTuple):
     def logdet(self) -> Tensor:
         """log det(scale * A), (*H), in the dtype of the anchors."""
         total = logdet(self.generators, self.factored)
-        if self.factored.chain.mass.shape[-1] and total.device.type == "cpu" and plain(total):
+        if self.factored.chain.mass.shape[-1] and total.device.type == "cpu" and plain(total) and total.numel():
             # Of Gram matrices: K itself is factored without a subtraction, and keeps its digits.
             entries = (self.generators.p * self.generators.q).sum(-1).detach()
             _checks.warn_of_lost_digits(self.where, float((entries / self.factored.d.detach()).sum(-1).max()))
