@@ -374,12 +374,7 @@ BAD = {
     "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "there is no nn.Linear in the model"),
     "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
     "list": (model_of(), {"exclude": ["0"]}, TypeError, r"`exclude` must be a regular expression, got \['0'\]; use"),
-    "unknown": (
-        model_of(),
-        {"bias": False},
-        TypeError,
-        "`options` must be among phase, tau, train_tau, scale_gradients, got bias",
-    ),
+    "unknown": (model_of(), {"bias": False}, TypeError, "unexpected keyword argument 'bias'"),
     "kernels": (model_of(), {"kernels": 0}, ValueError, "`kernels` must be at least 1, got 0"),
     "old name": (model_of(), {"rank": 4}, TypeError, "`rank` is now called `kernels`"),
     "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True `phase` cannot be set"),

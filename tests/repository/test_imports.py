@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 
 import laplex
@@ -131,7 +132,8 @@ def test_public_names_of_objects():
 def test_public_names_of_modules():
     assert shown(laplex.backends) == ["available", "warm_up", "which"]
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
-    layers = ["LaplaceAttention", "LaplexLinear", "LaplexProjection", "Replacement", "Replacements", "SpreadLinear"]
+    layers = ["LaplaceAttention", "LaplexLinear", "LaplexProjection", "Remainder", "Replacement", "Replacements"]
+    layers += ["SpreadLinear"]
     functions = ["laplace_attention", "parameter_groups", "parametrize", "replace_linear", "reseat_step", "routing"]
     assert shown(laplex.nn) == [*layers, *functions]
     models = [
@@ -147,6 +149,12 @@ def test_public_names_of_modules():
     ]
     others = ["StructuredGaussian", "Trainer", "evaluate", "files", "fit", "images", "pictures", "start"]
     assert shown(laplex.density) == [*models, *others]
+
+
+@pytest.mark.parametrize("name", ["backends", "density", "disk", "distributed", "gp", "nn", "reference", "stats"])
+def test_what_a_module_shows_is_what_it_exports(name):
+    module = getattr(laplex, name)
+    assert sorted(module.__all__) == shown(module)
 
 
 def test_public_names_have_docstrings():

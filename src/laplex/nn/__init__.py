@@ -2,6 +2,7 @@
 
 LaplexLinear        in place of nn.Linear: a weighted sum of kernels
 LaplexProjection    many features to few, frozen or trained
+SpreadLinear        a layer whose features are spread over processes
 LaplaceAttention    attention by distances on a line, in O(n log n)
 laplace_attention   the same for given queries, keys and values
 replace_linear      replaces the dense layers of a model
@@ -18,6 +19,7 @@ from laplex.nn._groups import parameter_groups as parameter_groups
 from laplex.nn._linear import LaplexLinear as LaplexLinear
 from laplex.nn._parametrize import parametrize as parametrize
 from laplex.nn._projection import LaplexProjection as LaplexProjection
+from laplex.nn._replace import Remainder as Remainder
 from laplex.nn._replace import Replacement as Replacement
 from laplex.nn._replace import Replacements as Replacements
 from laplex.nn._replace import replace_linear as replace_linear
@@ -28,8 +30,10 @@ __all__ = [
     "LaplaceAttention",
     "LaplexLinear",
     "LaplexProjection",
+    "Remainder",
     "Replacement",
     "Replacements",
+    "SpreadLinear",
     "laplace_attention",
     "parameter_groups",
     "parametrize",

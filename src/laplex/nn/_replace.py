@@ -19,7 +19,7 @@ from laplex.nn._linear import LaplexLinear
 if TYPE_CHECKING:
     from laplex._progress import Progress
 
-OPTIONS = ("phase", "tau", "train_tau", "scale_gradients")
+DEFAULTS = {"phase": False, "tau": None, "train_tau": False, "scale_gradients": True}  # of LaplexLinear
 MOST_UNEXPLAINED = 0.5  # of a weight's energy; above this, a fit has missed most of the layer
 MOST_NAMES = 8  # layer names in a line
 SHARED = "it shares parameters with another module"
@@ -117,11 +117,14 @@ def replace_linear(
     *,
     include: str | None = None,
     exclude: str | None = None,
+    phase: bool = False,
+    tau: float | None = None,
+    train_tau: bool = False,
+    scale_gradients: bool = True,
     fit: bool = False,
     sweeps: int = 80,
     dry_run: bool = False,
     progress: Progress | None = None,
-    **options: Any,
 ) -> Replacements:
     """Replace ``nn.Linear`` layers of a model by :class:`LaplexLinear`, in place.
 
@@ -136,12 +139,12 @@ def replace_linear(
         model: any module. It must not be an nn.Linear itself, which would have no parent to be replaced in.
         kernels: how many kernels a layer gets.
         include, exclude: regular expressions, searched for in the layers' names; None includes all, excludes none.
+        phase, tau, train_tau, scale_gradients: as for :class:`LaplexLinear`. Not with a fit.
         fit: whether the new layers are fitted to the old weights (:meth:`LaplexLinear.from_linear`); otherwise they
             start afresh, with the old bias.
         sweeps: the number of sweeps of each fit.
         dry_run: whether to make only the table.
         progress: called during each fit with the number of sweeps done and the total; None shows a bar.
-        options: for :class:`LaplexLinear`: ``phase``, ``tau``, ``train_tau``. Not with a fit.
 
     Returns:
         Replacements: one row per layer with the number of parameters before and after; print it.
@@ -157,18 +160,15 @@ def replace_linear(
     """
     where = "laplex.nn.replace_linear"
     integer(where, "kernels", kernels)
-    if fit and options:
-        raise ValueError(f"{where}: with fit=True `{', '.join(options)}` cannot be set; leave it out, or set fit=False")
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown:
-        raise TypeError(
-            f"{where}: `options` must be among {', '.join(OPTIONS)}, got {', '.join(unknown)}; leave it out"
-        )
-    chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_shape(old, kernels, options)))
+    options = {"phase": phase, "tau": tau, "train_tau": train_tau, "scale_gradients": scale_gradients}
+    changed = [name for name, value in options.items() if value != DEFAULTS[name]]
+    if fit and changed:
+        raise ValueError(f"{where}: with fit=True `{', '.join(changed)}` cannot be set; leave it out, or set fit=False")
+    chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_layer_like(old, kernels, options)))
     parameters, layers, rows = _count(model), [], []
     for names, _, old in chosen:
         if dry_run:
-            new = _shape(old, kernels, options)
+            new = _layer_like(old, kernels, options)
         elif fit:
             new = LaplexLinear.from_linear(old, kernels, sweeps=sweeps, progress=progress)
         else:
@@ -211,27 +211,31 @@ def _chosen(
     shared, candidates = _shared(model), _candidates(model)
     chosen, left = [], []
     for candidate in candidates:
-        names, layer, dense = candidate
-        why = None
-        if include is not None and not any(include.search(name) for name in names):
-            why = "`include` does not match"
-        elif exclude is not None and any(exclude.search(name) for name in names):  # one of its names is enough
-            why = "`exclude` matches"
-        elif layer._forward_pre_hooks:
-            why = "it has forward pre-hooks, such as those of weight_norm, spectral_norm and pruning; remove them first"
-        elif any(id(parameter) in shared for parameter in layer.parameters()):
-            why = SHARED
-        elif size_after(dense) >= _count(layer):
+        why = _reason_to_leave(candidate, include, exclude, shared)
+        if why is None and size_after(candidate.dense) >= _count(candidate.layer):
             why = "it would have no fewer parameters; use fewer `kernels`"
         if why is None:
             chosen.append(candidate)
         else:
-            left.append(Remainder(names[0], _count(layer), why))
+            left.append(Remainder(candidate.names[0], _count(candidate.layer), why))
     left += _other_matrices(model, candidates, shared)
     if not chosen:
         reasons = "; ".join(f"{matrix.name}: {matrix.why}" for matrix in left[:MOST_NAMES])
         raise ValueError(f"{where}: no layer to replace: {reasons or 'there is no nn.Linear in the model'}")
     return chosen, left
+
+
+def _reason_to_leave(
+    candidate: Candidate, include: re.Pattern[str] | None, exclude: re.Pattern[str] | None, shared: set[int]
+) -> str | None:
+    """Why a layer may not be replaced, whatever it would be replaced by; None if it may."""
+    if include is not None and not any(include.search(name) for name in candidate.names):
+        return "`include` does not match"
+    if exclude is not None and any(exclude.search(name) for name in candidate.names):  # one of its names is enough
+        return "`exclude` matches"
+    if candidate.layer._forward_pre_hooks:
+        return "it has forward pre-hooks, such as those of weight_norm, spectral_norm and pruning; remove them first"
+    return SHARED if any(id(parameter) in shared for parameter in candidate.layer.parameters()) else None
 
 
 def _candidates(model: nn.Module) -> list[Candidate]:
@@ -297,7 +301,7 @@ def _shared(model: nn.Module) -> set[int]:
     return {parameter for parameter, modules in owners.items() if len(modules) > 1}
 
 
-def _shape(old: nn.Linear, kernels: int, options: dict[str, Any], device: Any = "meta") -> LaplexLinear:
+def _layer_like(old: nn.Linear, kernels: int, options: dict[str, Any], device: Any = "meta") -> LaplexLinear:
     """A new layer of the old one's sizes; on the meta device it takes no memory, and is used to count parameters."""
     sizes = old.in_features, old.out_features, old.bias is not None
     return LaplexLinear(*sizes, kernels=kernels, device=device, dtype=old.weight.dtype, **options)
@@ -305,7 +309,7 @@ def _shape(old: nn.Linear, kernels: int, options: dict[str, Any], device: Any = 
 
 def _fresh(old: nn.Linear, kernels: int, options: dict[str, Any]) -> LaplexLinear:
     """A new layer with the old bias."""
-    new = _shape(old, kernels, options, old.weight.device)
+    new = _layer_like(old, kernels, options, old.weight.device)
     if new.bias is not None:
         new.bias.data.copy_(old.bias.detach())
     return new
