@@ -209,7 +209,7 @@ class SumOperator(Algebra):
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """A @ x for x (k,) or (*H, k, m), summed in float32 at least."""
-        _checks.is_tensor("SumOperator @ x", "x", x)
+        _checks.check_tensor("SumOperator @ x", "x", x)
         _checks.inner_size("SumOperator @ x", self.shape, x, side=-1)
         x = _autocast.cast(x)
         with _autocast.off(x.device):
@@ -217,7 +217,7 @@ class SumOperator(Algebra):
 
     def __rmatmul__(self, x: Tensor) -> Tensor:
         """x @ A for x (n,) or (*H, m, n)."""
-        _checks.is_tensor("x @ SumOperator", "x", x)
+        _checks.check_tensor("x @ SumOperator", "x", x)
         _checks.inner_size("x @ SumOperator", self.shape, x, side=-2)
         return self.mT.__matmul__(x) if x.dim() == 1 else self.mT.__matmul__(x.mT).mT
 

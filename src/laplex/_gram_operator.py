@@ -107,7 +107,7 @@ class GramOperator(Algebra):
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """M @ x for x (n,) or (*H, n, m), as two products: K (weight * (K^T x)), in float32 at least."""
-        _checks.is_tensor("GramOperator @ x", "x", x)
+        _checks.check_tensor("GramOperator @ x", "x", x)
         if x.dim() == 0 or x.shape[max(x.dim() - 2, 0)] != self.shape[-1]:
             raise ValueError(
                 f"GramOperator @ x: the matrix is {tuple(self.shape)} and `x` must have size {self.shape[-1]} where "
@@ -127,7 +127,7 @@ class GramOperator(Algebra):
 
     def __rmatmul__(self, x: Tensor) -> Tensor:
         """x @ M for x (n,) or (*H, m, n)."""
-        _checks.is_tensor("x @ GramOperator", "x", x)
+        _checks.check_tensor("x @ GramOperator", "x", x)
         return self.__matmul__(x) if x.dim() == 1 else self.__matmul__(x.mT).mT
 
     def __getitem__(self, key: Any) -> GramOperator:

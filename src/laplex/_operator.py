@@ -114,7 +114,7 @@ class LaplaceOperator(Kernel):
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """K @ x for x (k,) or (*H, k, m)."""
-        _checks.is_tensor("LaplaceOperator @ x", "x", x)
+        _checks.check_tensor("LaplaceOperator @ x", "x", x)
         _checks.inner_size("LaplaceOperator @ x", self.shape, x, side=-1)
         vector = x.dim() == 1
         columns = x[:, None] if vector else x
@@ -123,7 +123,7 @@ class LaplaceOperator(Kernel):
 
     def __rmatmul__(self, x: Tensor) -> Tensor:
         """x @ K for x (n,) or (*H, m, n)."""
-        _checks.is_tensor("x @ LaplaceOperator", "x", x)
+        _checks.check_tensor("x @ LaplaceOperator", "x", x)
         _checks.inner_size("x @ LaplaceOperator", self.shape, x, side=-2)
         vector = x.dim() == 1
         rows = x[None, :] if vector else x

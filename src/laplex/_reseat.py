@@ -138,6 +138,6 @@ def _check_weights(target: Tensor, b: Tensor, weight: object, moments: object) -
 
 
 def _real(where: str, name: str, value: object) -> None:
-    _checks.is_tensor(where, name, value)
+    _checks.check_tensor(where, name, value)
     if isinstance(value, Tensor) and not value.is_floating_point():
         raise TypeError(f"{where}: `{name}` must be real and floating point, got {value.dtype}; call .float()")

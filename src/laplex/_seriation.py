@@ -74,7 +74,7 @@ def seriate(
 
 
 def _check(where: str, data: Tensor, coordinates: object, leaf: object) -> None:
-    _checks.is_tensor(where, "data", data)
+    _checks.check_tensor(where, "data", data)
     if not data.dtype.is_floating_point and data.dtype != torch.uint8:
         raise TypeError(f"{where}: `data` must be real and floating point, or uint8, got {data.dtype}; call .float()")
     if data.dim() != 2 or 0 in data.shape:

@@ -59,7 +59,7 @@ def which(
     """The backend that ``laplex.linear`` would run with these arguments, here and now: where gradients are needed
     another one may be the fastest. The arguments are those of :func:`laplex.linear`."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
-        _checks.is_tensor("laplex.backends.which", name, tensor)
+        _checks.check_tensor("laplex.backends.which", name, tensor)
     route = find_route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend))
     check_plan("laplex.backends.which", plan, (a, b), route.batch)
     return route.backend.name

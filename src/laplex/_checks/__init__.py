@@ -17,10 +17,10 @@ CUDA, checking values would make the host wait for the device, so there a fault 
 from laplex._checks.arguments import anchor_pair as anchor_pair
 from laplex._checks.arguments import batch_shape as batch_shape
 from laplex._checks.arguments import both_phases as both_phases
+from laplex._checks.arguments import check_tensor as check_tensor
 from laplex._checks.arguments import column_hint as column_hint
 from laplex._checks.arguments import gram_weight as gram_weight
 from laplex._checks.arguments import inner_size as inner_size
-from laplex._checks.arguments import is_tensor as is_tensor
 from laplex._checks.arguments import made_by as made_by
 from laplex._checks.arguments import no_transform_in_a_graph as no_transform_in_a_graph
 from laplex._checks.arguments import one_by_one as one_by_one

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._checks.arguments import ANCHOR_DTYPES, as_float, column_hint, is_tensor, real_instead
+from laplex._checks.arguments import ANCHOR_DTYPES, as_float, check_tensor, column_hint, real_instead
 
 
 def scale(where: str, value: Any, shape: torch.Size, device: torch.device) -> float | Tensor:
@@ -110,7 +110,7 @@ def _number_or_tensor(where: str, name: str, value: Any, device: torch.device) -
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{where}: `{name}` must be a real number or a torch.Tensor, got {type(value).__name__}")
         return as_float(value)
-    is_tensor(where, name, value)
+    check_tensor(where, name, value)
     if value.dtype not in ANCHOR_DTYPES:
         to_do = real_instead(name, value)
         raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; {to_do}")

@@ -21,7 +21,7 @@ X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.c
 # --- What every tensor must be ---------------------------------------------------------------------------------------
 
 
-def is_tensor(where: str, name: str, value: object) -> None:
+def check_tensor(where: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         lazy = hasattr(value, "to_dense")
         to_do = "apply one after the other, as in K @ (M @ x), or use .to_dense()" if lazy else "use torch.as_tensor"
@@ -40,7 +40,7 @@ def same_device(where: str, name: str, value: Tensor, other: str, reference: Ten
 
 def real(where: str, name: str, value: Tensor, like: Tensor, *, half: bool = False) -> None:
     """Check for a real tensor on the device of the anchors; float16 and bfloat16 are allowed only with ``half``."""
-    is_tensor(where, name, value)
+    check_tensor(where, name, value)
     if not value.dtype.is_floating_point or (value.dtype.itemsize < 4 and not half):
         to_do = real_instead(name, value) if value.is_complex() else "call .double()"
         kinds = "floating point" if half else "float32 or float64"
@@ -69,7 +69,7 @@ def as_float(number: numbers.Real | float) -> float:
 
 def anchors(where: str, name: str, value: Tensor) -> None:
     """Check anchors or phases: float32 or float64, with at least one dimension."""
-    is_tensor(where, name, value)
+    check_tensor(where, name, value)
     if value.dtype not in ANCHOR_DTYPES:
         tied = value.dtype.itemsize == 2 and name in ("a", "b")
         why = "; half precision would tie most anchors together" if tied else ""
@@ -176,7 +176,7 @@ def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | N
 
 def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
     """Check x (..., k), or (*H, m, k) with a batch of matrices, or what broadcasts to it."""
-    is_tensor(where, "x", x)
+    check_tensor(where, "x", x)
     if x.dtype not in X_DTYPES:
         to_do = "call .to(torch.complex64)" if x.is_complex() else "call .float()"
         raise TypeError(f"{where}: `x` must be floating point or complex, got {x.dtype}; {to_do}")
@@ -213,7 +213,7 @@ def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, 
     """Check the weights of ``laplex.gram``: (k,), (..., k), or (*H, m, k) with a batch of matrices."""
     if weight is None:
         return
-    is_tensor(where, "weight", weight)
+    check_tensor(where, "weight", weight)
     if weight.dtype not in ANCHOR_DTYPES:
         to_do = real_instead("weight", weight)
         raise TypeError(f"{where}: `weight` must be float32 or float64, got {weight.dtype}; {to_do}")

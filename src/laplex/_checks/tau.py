@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex._checks.arguments import as_float, is_tensor, real_instead, same_device
+from laplex._checks.arguments import as_float, check_tensor, real_instead, same_device
 from laplex._checks.messages import not_finite
 from laplex._eager import plain, plainly_eager, watching
 from laplex._errors import PrecisionWarning, warn
@@ -32,7 +32,7 @@ _precision = _Precision()
 def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_TAU) -> None:
     """Check that tau is a positive number, or a real tensor, whose values the backend checks when it reads them."""
     if isinstance(tau, Tensor):
-        is_tensor(where, "tau", tau)
+        check_tensor(where, "tau", tau)
         if not tau.dtype.is_floating_point or tau.dtype.itemsize < 4:
             raise TypeError(f"{where}: `tau` must be float32 or float64, got {tau.dtype}; {real_instead('tau', tau)}")
         same_device(where, "tau", tau, "a", a)

@@ -168,7 +168,7 @@ def welford(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
 
 def _check(where: str, values: Tensor, device: torch.device | str | None, mean: Tensor | None) -> dict[str, Any]:
     """Check the arguments, and return what must be the same on all processes that have a part each."""
-    _checks.is_tensor(where, "values", values)
+    _checks.check_tensor(where, "values", values)
     if values.dim() != 2 or 0 in values.shape:
         raise ValueError(
             f"{where}: `values` must be (N, n), with at least one example and one feature, got shape "
@@ -179,7 +179,7 @@ def _check(where: str, values: Tensor, device: torch.device | str | None, mean: 
     if "meta" in (values.device.type, torch.device(device or values.device).type):
         raise ValueError(f"{where}: `values` and `device` must not be on the meta device, which has no numbers")
     if mean is not None:
-        _checks.is_tensor(where, "mean", mean)
+        _checks.check_tensor(where, "mean", mean)
     if mean is not None and tuple(mean.shape) != (values.shape[1],):
         raise ValueError(
             f"{where}: `mean` must be ({values.shape[1]},), one number per feature of `values`, got "

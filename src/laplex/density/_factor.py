@@ -212,7 +212,7 @@ class FactorGaussian(Distribution):
 
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
         """``values`` (..., n), with features not ``known``, a mask (n,), replaced by their mean given the rest."""
-        _checks.is_tensor("laplex.density: inpaint", "known", known)
+        _checks.check_tensor("laplex.density: inpaint", "known", known)
         in_units("laplex.density: inpaint", "values", values)
         if known.dtype != torch.bool or known.shape != self._mean.shape:
             got = f"{known.dtype} {tuple(known.shape)}"
@@ -224,7 +224,7 @@ class FactorGaussian(Distribution):
     def _chosen(self, where: str, indices: Tensor) -> Tensor:
         """Distinct indices (s,), from indices or from a mask."""
         n = len(self._mean)
-        _checks.is_tensor(f"laplex.density: {where}", "indices", indices)
+        _checks.check_tensor(f"laplex.density: {where}", "indices", indices)
         if indices.dtype == torch.bool and tuple(indices.shape) == (n,):
             return indices.nonzero()[:, 0]
         integers = not indices.is_floating_point() and not indices.is_complex() and indices.dtype != torch.bool
@@ -242,7 +242,7 @@ class FactorGaussian(Distribution):
 
 def in_units(where: str, name: str, x: Tensor) -> None:
     """Raise TypeError unless x is a floating-point tensor. Bytes count in 1/255, and the result would be wrong."""
-    _checks.is_tensor(where, name, x)
+    _checks.check_tensor(where, name, x)
     if not x.is_floating_point():
         raise TypeError(
             f"{where}: `{name}` must be floating point, in the units of the fit, got {x.dtype}; bytes count in 1/255: "

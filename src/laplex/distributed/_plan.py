@@ -145,7 +145,7 @@ class Plan:
         def check() -> dict[str, Any]:
             if len(self.shape) > 2:
                 raise ValueError(f"{where}: the plan must be of one matrix, got a batch of {self.shape[:-2]}")
-            _checks.is_tensor(where, "values", values)
+            _checks.check_tensor(where, "values", values)
             if values.device != self.device:
                 raise ValueError(
                     f"{where}: `values` must be on {self.device}, where the plan is, got {values.device}; use .to()"

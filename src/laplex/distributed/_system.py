@@ -170,7 +170,7 @@ class KernelSystem:
         return y + _nothing(mine) if block is None else local - (block.solved @ mine).mT
 
     def _terms(self, where: str, y: Any) -> dict[str, Any]:
-        _checks.is_tensor(where, "y", y)
+        _checks.check_tensor(where, "y", y)
         if not y.is_floating_point() or y.dim() == 0 or y.shape[-1] != self._share.size:
             raise ValueError(
                 f"{where}: `y` must be real floating point and have size n = {self._share.size} in its last dimension, "

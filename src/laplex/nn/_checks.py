@@ -38,7 +38,7 @@ def features(where: str, x: object, expected: int) -> None:
         raise ValueError(f"{where}: `x` must have {expected} features in its last dimension, got {got}; use .reshape")
 
 
-def is_linear(where: str, layer: object) -> None:
+def check_linear(where: str, layer: object) -> None:
     """Check that this is a dense layer."""
     if not isinstance(layer, nn.Linear):
         raise TypeError(f"{where}: `layer` must be a torch.nn.Linear, got {type(layer).__name__}; pass one")

@@ -238,7 +238,7 @@ class LaplexLinear(Anchored):
             sweeps: how often all kernels are fitted in turn. More sweeps fit better, and take longer.
             progress: called with the number of sweeps done and the total; None shows a bar.
         """
-        checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
+        checks.check_linear("laplex.nn.LaplexLinear.from_linear", layer)
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
         new = cls(layer.in_features, layer.out_features, layer.bias is not None, kernels=kernels, **like)
         search.fit(new, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)

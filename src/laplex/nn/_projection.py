@@ -144,7 +144,7 @@ class LaplexProjection(Anchored):
         Returns:
             The module itself.
         """
-        _checks.is_tensor("laplex.nn.LaplexProjection.place", "data", data)
+        _checks.check_tensor("laplex.nn.LaplexProjection.place", "data", data)
         if data.dim() != 2 or data.shape[1] != self.in_features:
             raise ValueError(
                 f"laplex.nn.LaplexProjection.place: `data` must be (N, {self.in_features}), one row per sample, got "

@@ -165,7 +165,7 @@ def universal(weight: Tensor) -> Replicas:
         weight (m, k): float32 or float64.
     """
     where = "laplex.nn.routing.universal"
-    _checks.is_tensor(where, "weight", weight)
+    _checks.check_tensor(where, "weight", weight)
     if weight.dtype not in ANCHOR_DTYPES:
         raise TypeError(f"{where}: `weight` must be float32 or float64, got {weight.dtype}; call .float()")
     if weight.dim() != 2:
@@ -257,7 +257,7 @@ def _one_matrix(
 
 def _labels(where: str, name: str, labels: Tensor, below: int | None) -> None:
     """Raise unless these are int64 labels (n,), from 0 to ``below`` - 1."""
-    _checks.is_tensor(where, name, labels)
+    _checks.check_tensor(where, name, labels)
     if labels.dtype != torch.int64:
         raise TypeError(f"{where}: `{name}` must be int64, got {labels.dtype}; call .long()")
     if labels.dim() != 1:
@@ -282,7 +282,7 @@ def _places(where: str, labels: Tensor, count: int, dtype: torch.dtype) -> tuple
 
 def _phases(where: str, signs: Tensor, like: Tensor) -> Tensor:
     """Phase 0 for the sign 1, and pi for -1. In float64: the cosine of float32's pi is -1 only in float32."""
-    _checks.is_tensor(where, "signs", signs)
+    _checks.check_tensor(where, "signs", signs)
     if signs.is_complex() or signs.dtype == torch.bool:
         raise TypeError(f"{where}: `signs` must be real numbers, 1 or -1, got {signs.dtype}; use 1 - 2 * negative")
     if signs.shape != like.shape:
