@@ -18,7 +18,7 @@ from laplex import _autocast, _checks
 from laplex._checks import algebra as _algebra_checks
 from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
-from laplex._errors import frozen
+from laplex._errors import frozen, set_fields
 from laplex._quasisep.systems import System
 from laplex._selection import Selection, selection
 from laplex._shapes import flat_tau
@@ -175,7 +175,7 @@ class SumOperator(Algebra):
         maker = "s * K, K1 + K2 or K.add_diagonal(d) of laplex.LaplaceOperator and laplex.GramOperator"
         listed = isinstance(operators, tuple) and operators and not isinstance(operators[0], SumOperator)
         _checks.made_by("SumOperator", maker, operators[0] if listed else operators, Algebra)
-        self.__dict__.update(operators=operators, scales=scales, diag=diag)
+        set_fields(self, operators=operators, scales=scales, diag=diag)
 
     @property
     def shape(self) -> torch.Size:

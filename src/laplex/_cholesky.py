@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._checks import saved
-from laplex._errors import frozen
+from laplex._errors import frozen, set_fields
 from laplex._quasisep.autograd import as_given, in_order, multiply
 from laplex._quasisep.systems import System
 
@@ -38,7 +38,7 @@ class CholeskyFactor:
     def __init__(self, system: System) -> None:
         maker = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
         _checks.made_by("CholeskyFactor", maker, system, System)
-        self.__dict__.update(_system=system if torch.is_grad_enabled() else system.detached())
+        set_fields(self, _system=system if torch.is_grad_enabled() else system.detached())
 
     @property
     def shape(self) -> torch.Size:
@@ -108,7 +108,7 @@ class CholeskyFactor:
         return self._system.saved()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(_system=System.loaded(saved.factor(state)))
+        set_fields(self, _system=System.loaded(saved.factor(state)))
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

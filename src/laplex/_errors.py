@@ -39,3 +39,12 @@ def warn(text: str, category: type[Warning]) -> None:
 def frozen(self: object, name: str, value: object) -> None:
     """The ``__setattr__`` of classes whose objects are immutable."""
     raise AttributeError(f"{type(self).__name__}.{name} cannot be set: it is immutable; make a new one")
+
+
+def set_fields(self: object, **fields: object) -> None:
+    """Set attributes of an object that is immutable for everyone else.
+
+    Not by its ``__dict__``: torch.compile of torch 2.11 cannot trace that.
+    """
+    for name, value in fields.items():
+        object.__setattr__(self, name, value)

@@ -13,7 +13,7 @@ from laplex._algebra import Algebra
 from laplex._checks import algebra as _algebra_checks
 from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
-from laplex._errors import frozen
+from laplex._errors import frozen, set_fields
 from laplex._functional import gram, linear
 from laplex._quasisep import systems as _systems
 from laplex._selection import ALL, selection
@@ -73,7 +73,7 @@ class GramOperator(Algebra):
         maker = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
         _checks.made_by("GramOperator", maker, kernel, Kernel)
         _checks.one_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
-        self.__dict__.update(kernel=kernel, weight=weight)
+        set_fields(self, kernel=kernel, weight=weight)
 
     @property
     def shape(self) -> torch.Size:

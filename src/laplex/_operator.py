@@ -13,7 +13,7 @@ from torch import Tensor
 from laplex import _autocast, _checks, reference
 from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
-from laplex._errors import frozen
+from laplex._errors import frozen, set_fields
 from laplex._functional import linear
 from laplex._gram_operator import GramOperator, Kernel
 from laplex._plan import Plan
@@ -81,7 +81,7 @@ class LaplaceOperator(Kernel):
             if a.device.type == "cpu":
                 _checks.resolution(where, tau, a)
         tau = tau if isinstance(tau, Tensor) else float(tau)
-        self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
+        set_fields(self, a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
     @property
     def shape(self) -> torch.Size:

@@ -12,7 +12,7 @@ from torch import Tensor
 from laplex import _backends, _checks
 from laplex._checks import saved
 from laplex._eager import plain, plainly_eager
-from laplex._errors import StalePlanError, frozen
+from laplex._errors import StalePlanError, frozen, set_fields
 from laplex._scan import ops
 from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat, flat_anchors
@@ -86,7 +86,7 @@ class Plan:
         if eager and table.complete is not None:
             order = table.complete(order, n, k)
         anchors = Known(a if eager else None), Known(b if eager else None)
-        self.__dict__.update(shape=shape, _order=order, _anchors=anchors, _cache={})
+        set_fields(self, shape=shape, _order=order, _anchors=anchors, _cache={})
 
     @property
     def backend(self) -> str:
@@ -176,7 +176,7 @@ class Plan:
     @classmethod
     def _from_order(cls, shape: tuple[int, ...], order: Order, anchors: tuple[Known, ...]) -> Plan:
         plan = object.__new__(cls)
-        plan.__dict__.update(shape=shape, _order=order, _anchors=anchors, _cache={})
+        set_fields(plan, shape=shape, _order=order, _anchors=anchors, _cache={})
         return plan
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Plan:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, order = saved.plan(state)
-        self.__dict__.update(shape=shape, _order=order, _anchors=(Known(None), Known(None)), _cache={})
+        set_fields(self, shape=shape, _order=order, _anchors=(Known(None), Known(None)), _cache={})
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape

@@ -82,7 +82,7 @@ def _form(value: Any) -> Any:
 def _check_and_choose(arguments: Arguments) -> Route:
     where = "laplex.linear"
     x, a, b, tau, weight, phi, psi, plan, backend = arguments
-    for name, value in zip(arguments._fields, arguments, strict=True):
+    for name, value in zip(Arguments._fields, arguments, strict=True):
         if is_dtensor(value):
             raise TypeError(
                 f"{where}: `x` must be a DTensor where `{name}` is one, got {type(x).__name__}; use distribute_tensor"
