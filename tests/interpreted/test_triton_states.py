@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from laplex import gp
-from laplex._states import arithmetic, chain, cpp, likelihood, walk
+from laplex._states import arithmetic, chain, core_likelihood, cpp, likelihood
 from laplex._states.blocks import stacked
 from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, state
@@ -45,7 +45,8 @@ def on(monkeypatch):
         monkeypatch.setattr(tuning, name, value)
 
     def choose(module):
-        monkeypatch.setattr(_process, "walkable", walk.walkable if module is cpp else lambda *tensors: False)
+        can_read = core_likelihood.core_can_read if module is cpp else lambda *tensors: False
+        monkeypatch.setattr(_process, "core_can_read", can_read)
         for user in (likelihood, chain, arithmetic):
             monkeypatch.setattr(user, "module_for", lambda *tensors: module)
 

@@ -5,8 +5,10 @@ This file holds the mathematics; the code is in
     components.py          what a kernel is made of: states, transitions, what is observed of them
     blocks.py              components of one to three states, which the fast likelihood knows
     order.py               the order of times
-    walk.py, numbers.py    the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
-    density.py             its result, and how it is read
+    core_likelihood.py     the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
+    numbers.py             that arithmetic: numbers that carry their derivatives
+    arithmetic.py          the same arithmetic, on the host, for the likelihood of blocks on a GPU
+    result.py              the result of a likelihood, and how it is read
     likelihood.py          the likelihood of blocks by Triton, on CUDA, and that of the chain
     chain.py               any chain of states: factor, solve, predict, sample, and their derivatives
     torch.py, cpp.py       the chain's three recursions: the same functions in the same order

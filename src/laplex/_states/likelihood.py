@@ -1,10 +1,12 @@
 """The likelihood of sorted series: by Triton, on CUDA, for few blocks; and as a chain of states for any kernel.
 
-``walk.py`` has the likelihood of blocks in C++.
+``core_likelihood.py`` has the likelihood of blocks in C++.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
 from laplex._scan.autograd import bars_through, builds_graph
+from laplex._states import cpp
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
@@ -64,14 +67,22 @@ class Result(NamedTuple):
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     """The likelihood of a kernel that is a sum of blocks; diag and y are (h, n) in the caller's order."""
     tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
-    walker = module_for(*tensors)
-    if walker is None or blocks.g.shape[-1] > walker.MAX_STATES or y.shape[-1] == 0:
+    module = _module(blocks, tensors)
+    if module is None or y.shape[-1] == 0:
         return _block_chain(line, blocks, diag, y)
     order, counts = (None if one is None else one.contiguous() for one in (line.order, line.counts))
     if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-        return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts, walker))
+        return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts, module))
     held = [one.contiguous() for one in tensors]
-    return Result(*walker.likelihood(held, blocks.kinds, order, counts, keep=False)[:4])
+    return Result(*module.likelihood(held, blocks.kinds, order, counts, keep=False)[:4])
+
+
+def _module(blocks: Blocks, tensors: Sequence[Tensor]) -> ModuleType | None:
+    """The compiled module with a likelihood of so many states. ``cpp`` has none: C++ takes numbers, not tensors."""
+    module = module_for(*tensors)
+    if module is None or module is cpp or blocks.g.shape[-1] > module.MAX_STATES:
+        return None
+    return module
 
 
 def chain_likelihood(line: Line | Events, chain: Chain, y: Tensor) -> Result:
@@ -97,11 +108,11 @@ class _Likelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        *tensors, kinds, order, counts, walker = inputs
+        *tensors, kinds, order, counts, module = inputs
         held = [one.contiguous() for one in tensors]
-        quad, logdet, loss, failed, saved = walker.likelihood(held, kinds, order, counts, keep=True)
+        quad, logdet, loss, failed, saved = module.likelihood(held, kinds, order, counts, keep=True)
         ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *saved)
-        ctx.kinds, ctx.given, ctx.walker = kinds, (order is not None, counts is not None), walker
+        ctx.kinds, ctx.given, ctx.module = kinds, (order is not None, counts is not None), module
         ctx.mark_non_differentiable(loss, failed)
         ctx.set_materialize_grads(False)  # those of loss and failed would each be a launch on a GPU
         return quad, logdet, loss, failed
@@ -116,7 +127,7 @@ class _Likelihood(torch.autograd.Function):
         if builds_graph() or not (plain(quad_bar) and plain(logdet_bar)):  # batches of cotangents have no memory
             return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None, None
         held, gradients = ([one.contiguous() for one in some] for some in (tensors, (quad_bar, logdet_bar)))
-        bars = ctx.walker.pullback(held, ctx.kinds, order, counts, list(others), *gradients)
+        bars = ctx.module.pullback(held, ctx.kinds, order, counts, list(others), *gradients)
         return *bars, None, None, None, None
 
 

@@ -9,7 +9,7 @@ from laplex._compiled import core
 from laplex._eager import plain, plainly_eager
 
 
-def readable(t: Tensor) -> bool:
+def _core_can_sort(t: Tensor) -> bool:
     """Whether C++ may read this tensor: an ordinary one in float64, on the CPU."""
     return core is not None and plainly_eager() and plain(t) and t.device.type == "cpu" and t.dtype == torch.float64
 
@@ -19,7 +19,7 @@ def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) ->
 
     Equal times stay in the caller's order. ``ordered`` says whether they are in order, if that is known.
     """
-    if readable(t):
+    if _core_can_sort(t):
         t = t.contiguous()
         numbers = 0 if counts is None else counts.data_ptr()
         if core.times_in_order(t.data_ptr(), numbers, *t.shape):

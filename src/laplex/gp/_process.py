@@ -18,11 +18,11 @@ from laplex._states.arithmetic import blocks_of_numbers
 from laplex._states.blocks import blocks_only, stacked, variance_of
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
-from laplex._states.density import Density, read
+from laplex._states.core_likelihood import CoreLikelihood, KernelNumbers, ParameterReader, core_can_read, kernel_numbers
 from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
 from laplex._states.order import extremes
-from laplex._states.walk import Numbers, Reader, Walk, numbers, walkable
+from laplex._states.result import LikelihoodResult, read
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
@@ -151,30 +151,30 @@ class GaussianProcess:
             return density.value
         return density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
-    def _density(self, y: Tensor) -> Density:
+    def _density(self, y: Tensor) -> LikelihoodResult:
         """The likelihood of y (*batch, n), the observations minus the mean."""
         series = self.series
-        walks = self.exposure is None and walkable(self.t, self._noise, y)
-        given = self._numbers() if walks else None
+        by_core = self.exposure is None and core_can_read(self.t, self._noise, y)
+        given = self._numbers() if by_core else None
         if given is not None:
             inputs = [series.complete(part) for part in (self.t, self.diag, y)]
-            return Walk(given, *series.ordered(), series.counts, self._chain_value).density(*inputs)
+            return CoreLikelihood(given, *series.ordered(), series.counts, self._chain_value).evaluate(*inputs)
         line, diag, flat = self._line(), self._flat_diag(), series.flat(y)
-        if not walks and isinstance(line, Line):
+        if not by_core and isinstance(line, Line):
             known = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
             if known is not None:
                 blocks, variance = known
                 return self._density_of(block_likelihood(line, blocks, diag, flat), variance)
         return self._density_of(*self._likelihood(self._components(), line, diag, flat))
 
-    def _density_of(self, result: Result, variance: float | Tensor) -> Density:
-        return Density(self.series.shaped(self._value(result)), result.loss, result.failed, variance)
+    def _density_of(self, result: Result, variance: float | Tensor) -> LikelihoodResult:
+        return LikelihoodResult(self.series.shaped(self._value(result)), result.loss, result.failed, variance)
 
-    def _numbers(self) -> Numbers | None:
+    def _numbers(self) -> KernelNumbers | None:
         """The numbers of the kernel, if it is made of blocks by arithmetic alone."""
-        reader = Reader(self.series.batch)
+        reader = ParameterReader(self.series.batch)
         try:
-            return numbers(self.kernel.components_by(reader), reader)
+            return kernel_numbers(self.kernel.components_by(reader), reader)
         except (ArithmeticError, TypeError):
             return None  # the kernel is then computed with tensors, which allow division by 0, and more
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex._states.numbers import Real
 
 
-class Density(NamedTuple):
+class LikelihoodResult(NamedTuple):
     """The likelihood of each of h series."""
 
     value: Tensor  # (*batch): the logarithm of the density
