@@ -34,6 +34,26 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
     """
     if module_for(sample) is None:
         return None
+    try:
+        parameters = _parameters(components, sample)
+        if not parameters:
+            return None
+        blocks, branches = _evaluated(components, parameters)
+    except (ArithmeticError, TypeError):
+        return None  # the kernel is then computed with tensors, which allow division by 0, and more
+    if blocks is None:
+        return None
+    kinds, columns = numbers_of(blocks)
+    if any(isinstance(number, Tensor) for number in columns):
+        return None
+    rows = _rows(columns, len(parameters), sample)
+    blocks_again = functools.partial(_repeated, components, branches)
+    parts = _Arithmetic.apply(rows, kinds, blocks_again, *map(savable, parameters))
+    return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
+
+
+def _parameters(components: Components, sample: Tensor) -> list[Tensor]:
+    """The tensors of a kernel, in the order in which it reads them; none if it is not made of blocks."""
     parameters: list[Tensor] = []
 
     def collect(tensor: Tensor) -> Number:
@@ -42,33 +62,25 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
         parameters.append(tensor)
         return Number(math.nan, {})
 
-    sizes: list[float] = []  # by which the kernel chooses its blocks: backward has to make the same choices
-
-    def keep(size: float) -> float:
-        sizes.append(size)
-        return size
-
-    try:
-        if blocks_only(components(collect, None)) is None or not parameters:
-            return None
-        values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
-        numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
-        blocks = blocks_only(components(lambda _: next(numbers), keep))
-    except (ArithmeticError, TypeError):
-        return None  # the kernel is then computed with tensors, which allow division by 0, and more
-    if blocks is None:
-        return None
-    kinds, columns = numbers_of(blocks)
-    if any(isinstance(one, Tensor) for one in columns):
-        return None
-    rows = _rows(columns, len(parameters), sample)
-    parts = _Arithmetic.apply(rows, kinds, functools.partial(_chosen, components, sizes), *map(savable, parameters))
-    return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
+    return [] if blocks_only(components(collect, None)) is None else parameters
 
 
-def _chosen(components: Components, sizes: Sequence[float], *parameters: Tensor) -> Sequence[Block]:
+def _evaluated(components: Components, parameters: Sequence[Tensor]) -> tuple[list[Block] | None, list[float]]:
+    """The blocks, and the numbers by which the kernel chose them: backward has to make the same choices."""
+    values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
+    numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
+    branches: list[float] = []
+
+    def record(number: float) -> float:
+        branches.append(number)
+        return number
+
+    return blocks_only(components(lambda _: next(numbers), record)), branches
+
+
+def _repeated(components: Components, branches: Sequence[float], *parameters: Tensor) -> Sequence[Block]:
     """The blocks for other values of the parameters, with the choices that were made before."""
-    values, known = iter(parameters), iter(sizes)
+    values, known = iter(parameters), iter(branches)
     return blocks_only(components(lambda _: next(values), lambda _: next(known))) or []
 
 

@@ -152,19 +152,39 @@ class GaussianProcess:
         return density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
     def _density(self, y: Tensor) -> LikelihoodResult:
-        """The likelihood of y (*batch, n), the observations minus the mean."""
+        """The likelihood of y (*batch, n), the observations minus the mean, by the first of three ways that can do it:
+
+        1. in C++, for a sum of blocks, if the tensors are ordinary ones on the CPU;
+        2. for a sum of blocks, whose numbers are computed on the host, if they are not: on a GPU, above all;
+        3. with tensors, for any kernel and for exposures.
+        """
+        result = None
+        if self.exposure is None:
+            by_core = core_can_read(self.t, self._noise, y)
+            result = self._core_density(y) if by_core else self._host_density(y)
+        return self._tensor_density(y) if result is None else result
+
+    def _core_density(self, y: Tensor) -> LikelihoodResult | None:
+        """The likelihood in C++; None for a kernel that is not a sum of few blocks."""
+        numbers = self._numbers()
+        if numbers is None:
+            return None
         series = self.series
-        by_core = self.exposure is None and core_can_read(self.t, self._noise, y)
-        given = self._numbers() if by_core else None
-        if given is not None:
-            inputs = [series.complete(part) for part in (self.t, self.diag, y)]
-            return CoreLikelihood(given, *series.ordered(), series.counts, self._chain_value).evaluate(*inputs)
-        line, diag, flat = self._line(), self._flat_diag(), series.flat(y)
-        if not by_core and isinstance(line, Line):
-            known = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
-            if known is not None:
-                blocks, variance = known
-                return self._density_of(block_likelihood(line, blocks, diag, flat), variance)
+        inputs = [series.complete(part) for part in (self.t, self.diag, y)]
+        return CoreLikelihood(numbers, *series.ordered(), series.counts, self._chain_value).evaluate(*inputs)
+
+    def _host_density(self, y: Tensor) -> LikelihoodResult | None:
+        """The likelihood of blocks whose numbers the host computes; None for other kernels."""
+        known = blocks_of_numbers(self.kernel.components_by, self.t, self.series.batch.numel())
+        if known is None:
+            return None
+        blocks, variance = known
+        result = block_likelihood(self.series.line(), blocks, self._flat_diag(), self.series.flat(y))
+        return self._density_of(result, variance)
+
+    def _tensor_density(self, y: Tensor) -> LikelihoodResult:
+        """The likelihood with tensors, for any kernel."""
+        line, diag, flat = self._line(), self._flat_diag(), self.series.flat(y)
         return self._density_of(*self._likelihood(self._components(), line, diag, flat))
 
     def _density_of(self, result: Result, variance: float | Tensor) -> LikelihoodResult:
