@@ -203,7 +203,7 @@ def test_which_kernels_the_core_takes(case):
     """All sums of blocks of at most 32 states, with tensors as with numbers."""
     t = uniform(seeded(6), 30)
     for kernel in (case.kernel(), case.build(**case.tensors())):
-        numbers = gp.GaussianProcess(kernel, t, diag=0.1)._numbers()
+        numbers = gp.GaussianProcess(kernel, t, diag=0.1).engine.kernel_numbers()
         chained = ("linear", "trend", "fading", "carma", "state_space", "many", "product")
         expected = not any(word in case.name for word in chained)
         assert (numbers is not None) == expected

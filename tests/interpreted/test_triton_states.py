@@ -13,7 +13,7 @@ from laplex._triton.launch import Launch, state
 from laplex._triton.recording import recorded
 from laplex._triton.repetition import replay_of
 from laplex._triton.states import carry, launch
-from laplex.gp import _kernel, _process
+from laplex.gp import _engine, _kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
 SMALL = {"STATE_CHUNK": 4, "STATE_LANES": (4, 1, 2), "STATE_GROUP": 2, "STATE_STAGED": 8, "STATE_SUMMED": 4}
@@ -46,7 +46,7 @@ def on(monkeypatch):
 
     def choose(module):
         can_read = core_likelihood.core_can_read if module is cpp else lambda *tensors: False
-        monkeypatch.setattr(_process, "core_can_read", can_read)
+        monkeypatch.setattr(_engine, "core_can_read", can_read)
         for user in (likelihood, chain, arithmetic):
             monkeypatch.setattr(user, "module_for", lambda *tensors: module)
 

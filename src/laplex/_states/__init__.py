@@ -5,6 +5,7 @@ This file holds the mathematics; the code is in
     components.py          what a kernel is made of: states, transitions, what is observed of them
     blocks.py              components of one to three states, which the fast likelihood knows
     order.py               the order of times
+    line.py, exposures.py  the chain of states at times in order; the same at the starts and ends of exposures
     core_likelihood.py     the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
     numbers.py             that arithmetic: numbers that carry their derivatives
     arithmetic.py          the same arithmetic, on the host, for the likelihood of blocks on a GPU

@@ -68,8 +68,12 @@ class Events:
         """Return diag (h, 2n) with infinity at starts."""
         return torch.where(self.ends, diag, torch.inf)
 
-    def chain(self, components: Sequence[Component], diag: Tensor, spread: Spread) -> Chain:
-        """The chain of all events; diag is (h, n) in the caller's order."""
+    def sorted_times(self) -> Tensor:
+        """The times of all events in order, (h, 2n), without gradients."""
+        return self.times.detach()
+
+    def chain(self, components: Sequence[Component], diag: Tensor, spread: Spread, band: Tensor | None = None) -> Chain:
+        """The chain of all events; diag is (h, n) in the caller's order. There are no bands with exposures."""
         system = System.joined(components, spread)
         gaps = torch.nn.functional.pad(self.times.diff(dim=1), (1, 0))
         starts = torch.nn.functional.one_hot(self.slot, self.count).bool() & ~self.ends[..., None]
@@ -94,20 +98,31 @@ class Events:
         emptied = torch.nn.functional.pad(starts, (steps.shape[-1] - self.count, 0))
         return torch.where(emptied[..., None], 0.0, steps)
 
-    def starting(self, event: Tensor) -> Tensor:
-        """Which slots begin at events (h, m): (h, m, slots)."""
-        slot, ends = self.slot.gather(1, event), self.ends.gather(1, event)
-        return torch.nn.functional.one_hot(slot, self.count).bool() & ~ends[..., None]
+    def steps(self, components: Sequence[Component], gaps: Tensor, spread: Spread) -> Tensor:
+        """Transitions (h, m, s + slots, s + slots) over gaps (h, m)."""
+        return System.joined(components, spread).steps(gaps, self.count)
+
+    def entering(self, steps: Tensor, event: Tensor) -> Tensor:
+        """Transitions that lead into events (h, m): the slots that begin there begin anew."""
+        index = event.clamp(min=0)
+        slot, ends = self.slot.gather(1, index), self.ends.gather(1, index)
+        return self.reset(steps, torch.nn.functional.one_hot(slot, self.count).bool() & ~ends[..., None])
 
     def reading(
-        self, components: Sequence[Component], t: Tensor, event: Tensor, mask: Tensor, spread: Spread
+        self,
+        components: Sequence[Component],
+        t: Tensor,
+        band: Tensor | None,
+        event: Tensor,
+        mask: Tensor,
+        spread: Spread,
     ) -> Reading:
         """The reading of the process itself at times t (h, m); ``event`` (h, m) is the last one before, -1 for none.
 
         ``mask`` (s,) has 1 for the states that are read, and 0 for others.
         """
         system = System.joined(components, spread)
-        p, q = (part.expand(*t.shape, -1) * mask for part in joined_readings(components, t, None, spread))
+        p, q = (part.expand(*t.shape, -1) * mask for part in joined_readings(components, t, band, spread))
         since = self._since(t, event.clamp(min=0))
         v = system.integrals(since.nan_to_num(0.0))[0]  # what an open slot has gained from the states where it began
         gained = (v * (system.q * mask)[:, None, None]).sum(-1)

@@ -23,8 +23,8 @@ from laplex._checks.counts import generator as generator_on
 from laplex._small import product, times
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Reading, joined_readings, joined_steps
-from laplex._states.exposures import Events, System
-from laplex._states.likelihood import Line
+from laplex._states.exposures import Events
+from laplex._states.line import Line
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
 from laplex.gp._series import Series, padded, unpadded
@@ -60,10 +60,7 @@ class Conditional:
         self._terms = [term.components_by(lambda parameter: parameter.double().clone()) for term in terms]
         self._components = [component for term in self._terms for component in term]
         self._t = process.series.t.clone()
-        self._times = line.times if isinstance(line, Events) else line.take(self._t)
-        observed = None if isinstance(line, Events) else line.observed()
-        known = self._times.detach()
-        self._known = known if observed is None else torch.where(observed, known, torch.inf)  # in order
+        self._times, self._known = line.times.clone(), line.sorted_times().clone()
         self._held_information: Tensor | None = None
         self._held_gathered: Tensor | None = None
 
@@ -244,32 +241,21 @@ class Points(NamedTuple):
         used = [True] * len(components) if mask is None else mask
         chosen = [float(keep) for keep, one in zip(used, components, strict=True) for _ in range(one.size)]
         weights = series.t.new_tensor(chosen)
-        if isinstance(line, Events):
-            reading = line.reading(components, series.t, after - 1, weights, series.spread)
-        else:
-            flat_band = None if band is None else series.flat(band).long()
-            p, q = joined_readings(components, series.t, flat_band, series.spread)
-            reading = Reading(p * weights, q * weights)
+        flat_band = None if band is None else series.flat(band).long()
+        reading = line.reading(components, series.t, flat_band, after - 1, weights, series.spread)
         following = torch.where(after < last, after, -1)
         return cls(given, series, t, reading, after - 1, following, counts, observed)
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """The transitions from the point before and to the point after, (h, m, s, s); 0 where there is none."""
-        line, ordered, steps = self.given._line, self.given._times, []
+        line, ordered = self.given._line, self.given._times
+        steps: list[Tensor] = []
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
             inside = index >= 0
-            step = self._steps(torch.where(inside, gap, 0.0))
+            step = line.steps(self.given._components, torch.where(inside, gap, 0.0), self.series.spread)
             steps.append(torch.where(inside[..., None, None], step, 0.0))
-        if isinstance(line, Events):
-            steps[1] = line.reset(steps[1], line.starting(self.after.clamp(min=0)))
-        return steps[0], steps[1]
-
-    def _steps(self, gaps: Tensor) -> Tensor:
-        components, line, spread = self.given._components, self.given._line, self.series.spread
-        if isinstance(line, Events):
-            return System.joined(components, spread).steps(gaps, line.count)
-        return joined_steps(components, gaps, spread)
+        return steps[0], line.entering(steps[1], self.after)
 
     def given_back(self, values: Tensor) -> Any:
         """Return values (..., m) in the form of the caller's times: one tensor, or one for each series."""

@@ -156,7 +156,7 @@ class _Search:
         checks.finite_observations(WHERE, residual.detach(), lambda: self.process._mean_at(WHERE))
         # These raise errors that the search would take for a refusal.
         check_observations(WHERE, residual.detach())
-        self.process._check_variance(self.process._density(residual).variance)
+        self.process.engine.check_variance(self.process.engine.likelihood(residual).variance)
 
     def parameters(self) -> list[Tensor]:
         mean = self.process.mean
@@ -195,14 +195,14 @@ class _Search:
             try:  # a kernel refuses some parameters, such as CARMA where its states would grow; and noise may be NaN
                 if self.log_noise is not None:
                     process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
-                density = process._density(process._residual(WHERE, self.y)[0])
-                process._check_variance(density.variance)
+                result = process.engine.likelihood(process._residual(WHERE, self.y)[0])
+                process.engine.check_variance(result.variance)
             except ValueError:
                 return self._refuse()
             series = self.process.series
             points = series.batch.numel() * series.n if series.counts is None else series.counts.sum()
-            value = -2 * density.value.sum() / points
-        if max(density.failed.tolist()) >= 0 or not bool(torch.isfinite(value)):
+            value = -2 * result.value.sum() / points
+        if max(result.failed.tolist()) >= 0 or not bool(torch.isfinite(value)):
             return self._refuse()
         if gradients:
             bars = torch.autograd.grad(value, parameters, allow_unused=True)
@@ -259,8 +259,8 @@ def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
     if t is process.t and mean is process.mean:
         return process
     series = Series(t, series.batch, _savable(series.counts))
-    band, exposure = _savable(process.band), _savable(process.exposure)
-    return _changed(process, t=t, mean=mean, series=series, band=band, exposure=exposure, diag=_savable(process.diag))
+    parts = {"series": series, "band": _savable(process.band), "exposure": _savable(process.exposure)}
+    return _changed(process, t=t, mean=mean, engine=process.engine.replaced(**parts), diag=_savable(process.diag))
 
 
 def _savable(value: Any) -> Any:
