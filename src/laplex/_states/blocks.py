@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import plainly_eager
-from laplex._states.components import Component, Reading, Spread, Value
+from laplex._states.components import Component, PerSeries, Reading, Value
 from laplex._states.numbers import Number
 
 SMALL = 1.0  # of |b D^2|: below, C and S are power series
@@ -36,23 +36,23 @@ class Block(Component):
             return Block(larger.size, self.rate + other.rate, larger.square, g, smooth=smooth)
         return super().times(other)
 
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
-        a, b = (spread(value)[:, None] for value in (self.rate, self.square))
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
+        a, b = (per_series(value)[:, None] for value in (self.rate, self.square))
         entries = _entries(self.size, gaps.clamp(max=MAX_GAP), a, b)
         return torch.stack([torch.stack(row, -1) for row in entries], -2)
 
-    def value(self, t: Tensor, spread: Spread) -> Reading:
-        q = torch.stack([spread(one) for one in self.g], -1)
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
+        q = torch.stack([per_series(one) for one in self.g], -1)
         p = torch.zeros_like(q)
         p[:, 0] = 1.0
         return Reading(p[:, None], q[:, None])
 
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
         if not self.smooth:
-            self.no_slope()
+            self.raise_without_slope()
         # F^T h, and -F g, the covariance of the slope with the states after it if the whole sum is smooth.
-        a, b = spread(self.rate), spread(self.square)
-        g = [spread(one) for one in self.g]
+        a, b = per_series(self.rate), per_series(self.square)
+        g = [per_series(one) for one in self.g]
         zero, one = torch.zeros_like(a), torch.ones_like(a)
         if self.size == 1:
             p, q = [-a], [a * g[0]]
@@ -62,8 +62,8 @@ class Block(Component):
             p, q = [-a, one, zero], [a * g[0] - g[1], a * g[1] - g[2], a * g[2]]
         return Reading(torch.stack(p, -1)[:, None], torch.stack(q, -1)[:, None])
 
-    def feedback(self, spread: Spread) -> Tensor:
-        a, b = spread(self.rate), spread(self.square)
+    def feedback(self, per_series: PerSeries) -> Tensor:
+        a, b = per_series(self.rate), per_series(self.square)
         zero, one = torch.zeros_like(a), torch.ones_like(a)
         rows = {
             1: [[-a]],
@@ -109,18 +109,18 @@ def variance_of(blocks: Sequence[Block]) -> Any:
     return sum([one.value if isinstance(one, Number) else one for one in firsts], 0.0)
 
 
-def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
+def stacked(blocks: Sequence[Block], per_series: PerSeries) -> Blocks:
     """All blocks as tensors."""
     kinds = tuple(block.size for block in blocks)
     rates, squares = tuple(block.rate for block in blocks), tuple(block.square for block in blocks)
     g = tuple(number for block in blocks for number in block.g)
     if not any(isinstance(value, Tensor) for value in (*rates, *squares, *g)):
-        sample = spread(0.0)
+        sample = per_series(0.0)
         # A tensor that is made in one of torch's modes may only be used in that mode.
         reusable = plainly_eager() and not torch.is_inference_mode_enabled()
         make = _numbers if reusable else _numbers.__wrapped__
         return make(kinds, rates, squares, g, len(sample), sample.device)
-    return Blocks(kinds, *(torch.stack([spread(value) for value in values], -1) for values in (rates, squares, g)))
+    return Blocks(kinds, *(torch.stack([per_series(value) for value in values], -1) for values in (rates, squares, g)))
 
 
 @functools.lru_cache(maxsize=64)

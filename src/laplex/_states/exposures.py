@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from laplex._states.chain import Chain
-from laplex._states.components import Component, Reading, Spread, joined_readings
+from laplex._states.components import Component, PerSeries, Reading, joined_readings
 
 ROUNDS = 16  # each takes a quarter from the logarithms of what is left to balance
 
@@ -72,9 +72,11 @@ class Events:
         """The times of all events in order, (h, 2n), without gradients."""
         return self.times.detach()
 
-    def chain(self, components: Sequence[Component], diag: Tensor, spread: Spread, band: Tensor | None = None) -> Chain:
+    def chain(
+        self, components: Sequence[Component], diag: Tensor, per_series: PerSeries, band: Tensor | None = None
+    ) -> Chain:
         """The chain of all events; diag is (h, n) in the caller's order. There are no bands with exposures."""
-        system = System.joined(components, spread)
+        system = System.joined(components, per_series)
         gaps = torch.nn.functional.pad(self.times.diff(dim=1), (1, 0))
         starts = torch.nn.functional.one_hot(self.slot, self.count).bool() & ~self.ends[..., None]
         steps = self.reset(system.steps(gaps, self.count), starts)
@@ -98,9 +100,9 @@ class Events:
         emptied = torch.nn.functional.pad(starts, (steps.shape[-1] - self.count, 0))
         return torch.where(emptied[..., None], 0.0, steps)
 
-    def steps(self, components: Sequence[Component], gaps: Tensor, spread: Spread) -> Tensor:
+    def steps(self, components: Sequence[Component], gaps: Tensor, per_series: PerSeries) -> Tensor:
         """Transitions (h, m, s + slots, s + slots) over gaps (h, m)."""
-        return System.joined(components, spread).steps(gaps, self.count)
+        return System.joined(components, per_series).steps(gaps, self.count)
 
     def entering(self, steps: Tensor, event: Tensor) -> Tensor:
         """Transitions that lead into events (h, m): the slots that begin there begin anew."""
@@ -115,14 +117,14 @@ class Events:
         band: Tensor | None,
         event: Tensor,
         mask: Tensor,
-        spread: Spread,
+        per_series: PerSeries,
     ) -> Reading:
         """The reading of the process itself at times t (h, m); ``event`` (h, m) is the last one before, -1 for none.
 
         ``mask`` (s,) has 1 for the states that are read, and 0 for others.
         """
-        system = System.joined(components, spread)
-        p, q = (part.expand(*t.shape, -1) * mask for part in joined_readings(components, t, band, spread))
+        system = System.joined(components, per_series)
+        p, q = (part.expand(*t.shape, -1) * mask for part in joined_readings(components, t, band, per_series))
         since = self._since(t, event.clamp(min=0))
         v = system.integrals(since.nan_to_num(0.0))[0]  # what an open slot has gained from the states where it began
         gained = (v * (system.q * mask)[:, None, None]).sum(-1)
@@ -155,12 +157,12 @@ class System(NamedTuple):
     q: Tensor  # (h, s)
 
     @classmethod
-    def joined(cls, components: Sequence[Component], spread: Spread) -> System:
+    def joined(cls, components: Sequence[Component], per_series: PerSeries) -> System:
         """Join the components, side by side."""
-        p, q = joined_readings(components, spread(0.0)[:, None], None, spread)
+        p, q = joined_readings(components, per_series(0.0)[:, None], None, per_series)
         size, first, rows = p.shape[-1], 0, []
         for component in components:
-            block = component.feedback(spread)
+            block = component.feedback(per_series)
             rows.append(torch.nn.functional.pad(block, (first, size - first - component.size)))
             first += component.size
         return cls(torch.cat(rows, -2), p[:, 0], q[:, 0])

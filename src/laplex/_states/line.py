@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplex._eager import plainly_eager
 from laplex._states.chain import Chain
-from laplex._states.components import Component, Reading, Spread, joined_readings, joined_steps
+from laplex._states.components import Component, PerSeries, Reading, joined_readings, joined_steps
 
 
 class Line(NamedTuple):
@@ -56,15 +56,17 @@ class Line(NamedTuple):
         observed = self.observed()
         return diag if observed is None else torch.where(observed, diag, torch.inf)
 
-    def chain(self, components: Sequence[Component], diag: Tensor, spread: Spread, band: Tensor | None = None) -> Chain:
+    def chain(
+        self, components: Sequence[Component], diag: Tensor, per_series: PerSeries, band: Tensor | None = None
+    ) -> Chain:
         """The chain of all points; diag and band are (h, n) in the caller's order."""
-        steps = joined_steps(components, self.gaps, spread)
-        p, q = joined_readings(components, self.times, None if band is None else self.take(band), spread)
+        steps = joined_steps(components, self.gaps, per_series)
+        p, q = joined_readings(components, self.times, None if band is None else self.take(band), per_series)
         return Chain(steps, p, q, self.masked(self.take(diag)))
 
-    def steps(self, components: Sequence[Component], gaps: Tensor, spread: Spread) -> Tensor:
+    def steps(self, components: Sequence[Component], gaps: Tensor, per_series: PerSeries) -> Tensor:
         """Transitions (h, m, s, s) over gaps (h, m)."""
-        return joined_steps(components, gaps, spread)
+        return joined_steps(components, gaps, per_series)
 
     def entering(self, steps: Tensor, point: Tensor) -> Tensor:
         """Transitions that lead into points (h, m)."""
@@ -77,13 +79,13 @@ class Line(NamedTuple):
         band: Tensor | None,
         point: Tensor,
         mask: Tensor,
-        spread: Spread,
+        per_series: PerSeries,
     ) -> Reading:
         """The reading of the process at times t (h, m); ``point`` (h, m) is the last one before, -1 for none.
 
         ``mask`` (s,) has 1 for the states that are read, and 0 for others.
         """
-        p, q = joined_readings(components, t, band, spread)
+        p, q = joined_readings(components, t, band, per_series)
         return Reading(p * mask, q * mask)
 
 

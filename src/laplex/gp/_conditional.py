@@ -74,7 +74,7 @@ class Conditional:
         values = points.series.shaped(self._means(points)[..., 0])
         if with_mean:
             values = values + self._prior_mean("mean", points)
-        return points.given_back(values.to(self._dtype))
+        return points.in_callers_form(values.to(self._dtype))
 
     def variance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Any:
         """The variance of the process at times t, (*batch, m); never negative."""
@@ -84,7 +84,7 @@ class Conditional:
         p = points.reading.p
         removed = (c * times(inner, c)).sum(-1)
         variance = ((p * c).sum(-1) - removed).clamp(min=0.0)
-        return points.given_back(points.series.shaped(variance).to(self._dtype))
+        return points.in_callers_form(points.series.shaped(variance).to(self._dtype))
 
     def covariance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Tensor:
         """The covariance of the process at times t, (*batch, m, m), in O((n + m) m)."""
@@ -131,7 +131,7 @@ class Conditional:
         if with_mean:
             values = values + self._prior_mean("sample", points)
         values = values.to(self._dtype)
-        return points.given_back(values if size is not None else values[0])
+        return points.in_callers_form(values if size is not None else values[0])
 
     def _given(self, y: Tensor) -> Conditional:
         """The same process given other observations."""
@@ -189,13 +189,13 @@ class Conditional:
             times, band = process.series.shaped(self._t), process.band if band is None else band
         elif process.counts is not None:
             single = torch.Size()
-            given = [checks.new_times(where, one, single, process.t) for one in checks.as_many("t", t, process.counts)]
-            times, sizes = padded(given)
+            series_times = checks.one_tensor_per_series("t", t, process.counts)
+            times, sizes = padded([checks.new_times(where, one, single, process.t) for one in series_times])
             counts = sizes.tolist()
         else:
             times = checks.new_times(where, t, process.series.batch, process.t)
         if isinstance(band, list | tuple) and counts is not None:
-            band = padded(checks.as_long("band", band, counts))[0]
+            band = padded(checks.one_value_per_time("band", band, counts))[0]
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
         series = Series(times, batch, None, sort=False)
         bands = checks.bands(where, band, times)
@@ -242,7 +242,7 @@ class Points(NamedTuple):
         chosen = [float(keep) for keep, one in zip(used, components, strict=True) for _ in range(one.size)]
         weights = series.t.new_tensor(chosen)
         flat_band = None if band is None else series.flat(band).long()
-        reading = line.reading(components, series.t, flat_band, after - 1, weights, series.spread)
+        reading = line.reading(components, series.t, flat_band, after - 1, weights, series.per_series)
         following = torch.where(after < last, after, -1)
         return cls(given, series, t, reading, after - 1, following, counts, observed)
 
@@ -253,11 +253,11 @@ class Points(NamedTuple):
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
             inside = index >= 0
-            step = line.steps(self.given._components, torch.where(inside, gap, 0.0), self.series.spread)
+            step = line.steps(self.given._components, torch.where(inside, gap, 0.0), self.series.per_series)
             steps.append(torch.where(inside[..., None, None], step, 0.0))
         return steps[0], line.entering(steps[1], self.after)
 
-    def given_back(self, values: Tensor) -> Any:
+    def in_callers_form(self, values: Tensor) -> Any:
         """Return values (..., m) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
 
@@ -275,13 +275,13 @@ class Joint(NamedTuple):
         t = torch.cat([given._t, points.series.t], 1)
         order = torch.argsort(t.detach(), dim=-1, stable=True)
         band = None if process.band is None else series.flat(process.band).long()
-        seen = joined_readings(components, given._t, band, series.spread)
+        seen = joined_readings(components, given._t, band, series.per_series)
         p, q = (
             torch.cat(both, 1).gather(1, order[..., None].expand(*order.shape, seen.p.shape[-1]))
             for both in zip(seen, points.reading, strict=True)
         )
         gaps = torch.nn.functional.pad(t.gather(1, order).diff(dim=1), (1, 0))
-        steps = joined_steps(components, gaps, series.spread)
+        steps = joined_steps(components, gaps, series.per_series)
         return cls(Chain(steps, p, q, torch.zeros_like(t)), order)
 
     def rows(self) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ class ProcessDistribution(Distribution):
         expanded = self._get_checked_instance(ProcessDistribution, _instance)
         shape, old = torch.Size(batch_shape), self.process
         inner = shape[len(shape) - len(old.batch_shape) :]
-        expanded.process = old if inner == old.batch_shape else _spread(old, inner)
+        expanded.process = old if inner == old.batch_shape else _expanded(old, inner)
         super(ProcessDistribution, expanded).__init__(shape, self.event_shape, validate_args=False)
         expanded._validate_args = self._validate_args
         return expanded  # type: ignore[no-any-return]
@@ -123,7 +123,7 @@ class ProcessDistribution(Distribution):
         return torch.as_tensor(mean, dtype=torch.float64, device=self.process.t.device).expand(self._inner_shape())
 
 
-def _spread(process: GaussianProcess, batch: torch.Size) -> GaussianProcess:
+def _expanded(process: GaussianProcess, batch: torch.Size) -> GaussianProcess:
     """Expand the process to a larger batch."""
     t = process.t.expand(*batch, process.t.shape[-1])
     diag, mean, band, exposure = process.diag, process.mean, process.band, process.exposure

@@ -22,7 +22,7 @@ from laplex._states.line import Line, line_between
 from laplex._states.result import LikelihoodResult, read
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
-from laplex.gp._range import check_variance, is_finite, refuse_numbers
+from laplex.gp._range import check_variance, has_valid_parameters, refuse_numbers
 from laplex.gp._series import Series
 
 
@@ -124,8 +124,8 @@ class Engine:
         blocks = blocks_only(components)
         if blocks is not None and isinstance(line, Line):
             variance = variance_of(blocks)
-            variance = self.series.spread(variance.detach()) if isinstance(variance, Tensor) else variance
-            return block_likelihood(line, stacked(blocks, self.series.spread), diag, y), variance
+            variance = self.series.per_series(variance.detach()) if isinstance(variance, Tensor) else variance
+            return block_likelihood(line, stacked(blocks, self.series.per_series), diag, y), variance
         chain = self.chain(components, line)
         return chain_likelihood(line, chain, y), chain.variance()
 
@@ -159,7 +159,7 @@ class Engine:
     def chain(self, components: Sequence[Component], line: Line | Events) -> Chain:
         """K + diag as a chain of states."""
         band = None if self.band is None else self.series.flat(self.band).long()
-        return line.chain(components, self._flat_diag(), self.series.spread, band)
+        return line.chain(components, self._flat_diag(), self.series.per_series, band)
 
     def factored(self, where: str) -> tuple[Factored, Line | Events]:
         """The factor of K + diag, which has to be positive definite."""
@@ -169,7 +169,7 @@ class Engine:
         if checks.readable(failed):  # else the results are NaN
             points, variance = read(failed, chain.variance())
             self.check_variance(variance)
-            if max(points) >= 0 and not chain.is_finite() and is_finite(self.kernel):
+            if max(points) >= 0 and not chain.is_finite() and has_valid_parameters(self.kernel):
                 refuse_numbers(self.kernel)
             self.check_pivots(where, points)
         return factored, line

@@ -19,7 +19,7 @@ from laplex.gp._range import check_observations
 from laplex.gp._series import Series
 
 WHERE = "laplex.gp.fit"
-SPREAD = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
+RESTART_DEVIATION = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
 REFUSED = 1e10  # the loss where K + diag is not positive definite: it makes a search turn back
 
 
@@ -38,7 +38,7 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
         >>> sum(one.numel() for one in kernel.parameters())
         5
     """
-    checks.is_kernel("laplex.gp.trainable", kernel)
+    checks.check_kernel("laplex.gp.trainable", kernel)
     if not isinstance(batch_shape, list | tuple):
         raise TypeError(
             f"laplex.gp.trainable: `batch_shape` must be a tuple of positive integers, got {batch_shape!r}; use (3,) "
@@ -47,11 +47,11 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
     shape = [integer("laplex.gp.trainable", "batch_shape", one) for one in batch_shape]
     copied = copy.deepcopy(kernel, {id(one): one for one in _tensors(kernel)})
     for part in _parts(copied):
-        numbers = {name: float(part.__dict__[name]) for name in part.names if name in part.__dict__}
+        numbers = {name: float(part.__dict__[name]) for name in part.parameter_names if name in part.__dict__}
         logs = nn.ParameterDict()
         for name, number in numbers.items():
             delattr(part, name)
-            if name in part.signed:
+            if name in part.signed_parameters:
                 part.register_parameter(name, _parameter(shape, number))
             else:
                 logs[name] = _parameter(shape, math.log(number))
@@ -62,7 +62,7 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
 
 def fixed(kernel: Kernel) -> Kernel:
     """Copy a kernel, turning its trainable parameters into numbers, or into tensors where they hold several."""
-    checks.is_kernel("laplex.gp.fixed", kernel)
+    checks.check_kernel("laplex.gp.fixed", kernel)
     copied = copy.deepcopy(kernel, {id(one): one.detach().clone() for one in _tensors(kernel)})
     for part in _parts(copied):
         logs = getattr(part, "logs", None)
@@ -72,7 +72,7 @@ def fixed(kernel: Kernel) -> Kernel:
         if logs is not None:
             del part.logs
         for name, value in values.items():
-            part._hold(name, float(value) if value.dim() == 0 else value.detach())
+            part._set(name, float(value) if value.dim() == 0 else value.detach())
     return copied
 
 
@@ -183,7 +183,7 @@ class _Search:
         device = None if generator is None else generator.device
         drawn = (torch.randn(one.shape, dtype=torch.float64, device=device, generator=generator) for one in values)
         return [
-            value + SPREAD * noise.to(value) if id(one) in logs else value
+            value + RESTART_DEVIATION * noise.to(value) if id(one) in logs else value
             for one, value, noise in zip(self.parameters(), values, drawn, strict=True)
         ]
 

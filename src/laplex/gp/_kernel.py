@@ -39,13 +39,13 @@ class Kernel(nn.Module, ABC):
 
     __module__ = "laplex.gp"
     __array_ufunc__ = None  # so that a NumPy number times a kernel is a kernel
-    names: tuple[str, ...] = ()  # all parameters
-    signed: tuple[str, ...] = ()  # those that need not be positive
+    parameter_names: tuple[str, ...] = ()  # all parameters
+    signed_parameters: tuple[str, ...] = ()  # those that need not be positive
 
     def __init__(self, **values: Any) -> None:
         super().__init__()
         for name, value in values.items():
-            self._hold(name, value)
+            self._set(name, value)
 
     @abstractmethod
     def components(self) -> list[Component]:
@@ -86,7 +86,7 @@ class Kernel(nn.Module, ABC):
     @property
     def batch_shape(self) -> torch.Size:
         """The shape to which all parameters broadcast."""
-        values = [self._held(name) for name in self.names]
+        values = [self._get(name) for name in self.parameter_names]
         shapes = [value.shape for value in values if isinstance(value, Tensor) and value.dim()]
         shapes += [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
         return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
@@ -117,7 +117,7 @@ class Kernel(nn.Module, ABC):
             return modules["logs"][name].exp()
         return super().__getattr__(name)
 
-    def _hold(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: Any) -> None:
         """Keep a parameter. Tensors move with the module and are part of its state."""
         if type(value) is not Tensor and isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
@@ -126,12 +126,12 @@ class Kernel(nn.Module, ABC):
         else:
             setattr(self, name, float(value) if isinstance(value, numpy.generic) else value)
 
-    def _held(self, name: str) -> Any:
+    def _get(self, name: str) -> Any:
         """A parameter. Tensors are found here at once, and otherwise only after everything else."""
         value = self._buffers.get(name)
         return getattr(self, name) if value is None else value
 
-    def _positive(self, **values: Any) -> None:
+    def _set_positive(self, **values: Any) -> None:
         """Keep parameters that must be positive."""
         for name, value in values.items():
             self._check_number(name, value)
@@ -139,9 +139,9 @@ class Kernel(nn.Module, ABC):
                 if not 0 < one < math.inf:
                     text = f"`{name}` must be positive and finite, got {one:g}"
                     raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
-            self._hold(name, value)
+            self._set(name, value)
 
-    def _finite(self, **values: Any) -> None:
+    def _set_real(self, **values: Any) -> None:
         """Keep parameters of any sign."""
         for name, value in values.items():
             self._check_number(name, value)
@@ -149,7 +149,7 @@ class Kernel(nn.Module, ABC):
                 raise ValueError(
                     f"laplex.gp.{type(self).__name__}: `{name}` must be finite, got {_extremes(value)[0]:g}"
                 )
-            self._hold(name, value)
+            self._set(name, value)
 
     def _check_number(self, name: str, value: Any) -> None:
         numeric = isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
@@ -164,7 +164,7 @@ class Kernel(nn.Module, ABC):
 
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
-        value = self._held(name)
+        value = self._get(name)
         if not isinstance(value, Tensor):
             return float(value)
         return value.double() if _reading.read is None else _reading.read(value)
@@ -179,7 +179,7 @@ class Kernel(nn.Module, ABC):
         return values
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={shown(getattr(self, name))}" for name in self.names)
+        return ", ".join(f"{name}={shown(getattr(self, name))}" for name in self.parameter_names)
 
 
 class Sum(Kernel):
@@ -224,12 +224,12 @@ class Product(Kernel):
 class Scale(Kernel):
     """k(t, t') = factor kernel(t, t'), as ``factor * kernel``, with a positive number or tensor."""
 
-    names = ("factor",)
+    parameter_names = ("factor",)
 
     def __init__(self, kernel: Kernel, factor: Any) -> None:
         super().__init__()
         self.kernel = kernel
-        self._positive(factor=factor)
+        self._set_positive(factor=factor)
 
     def components(self) -> list[Component]:
         return [component.scaled(self._value("factor")) for component in self.kernel.components()]

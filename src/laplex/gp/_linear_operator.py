@@ -64,7 +64,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         operator, columns = self._with(rhs)
         chain = operator._chain()
         x = operator._take(columns)
-        return operator._given_back(chain.apply(x) + chain.diag[..., None] * x, rhs)
+        return operator._in_callers_form(chain.apply(x) + chain.diag[..., None] * x, rhs)
 
     def _diagonal(self) -> Tensor:
         _, p, q, diag, order = self._args
@@ -108,7 +108,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         n = self.shape[-1]
         try:
             batch = torch.broadcast_shapes(diag.shape[:-1], self.batch_shape)
-            spread = diag.double().expand(*batch, n)
+            expanded = diag.double().expand(*batch, n)
         except RuntimeError:
             raise ValueError(
                 f"{WHERE}: `diag` must be a number, or broadcast to the diagonal of {tuple(self.shape)}, got "
@@ -116,7 +116,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
             ) from None
         operator = self if batch == self.batch_shape else self._expand_batch(batch)
         steps, p, q, old, order = operator._args
-        return StateLinearOperator(steps, p, q, old + spread.gather(-1, order), order, precision=self.dtype)
+        return StateLinearOperator(steps, p, q, old + expanded.gather(-1, order), order, precision=self.dtype)
 
     def _mul_constant(self, other: Any) -> StateLinearOperator:
         steps, p, q, diag, order = self._args
@@ -129,7 +129,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     def solve(self, right_tensor: Tensor, left_tensor: Tensor | None = None) -> Tensor:
         """A^-1 right, or left A^-1 right, exact."""
         operator, columns = self._with(right_tensor)
-        solved = operator._given_back(operator._factored().solve(operator._take(columns)), right_tensor)
+        solved = operator._in_callers_form(operator._factored().solve(operator._take(columns)), right_tensor)
         return solved if left_tensor is None else left_tensor @ solved
 
     def _solve(self, rhs: Tensor, preconditioner: Any = None, num_tridiag: int | None = 0) -> Any:
@@ -200,7 +200,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     def _shaped(self, values: Tensor) -> Tensor:
         return values.reshape((*self.batch_shape, *values.shape[1:]))
 
-    def _given_back(self, values: Tensor, rhs: Tensor) -> Tensor:
+    def _in_callers_form(self, values: Tensor, rhs: Tensor) -> Tensor:
         result = self._shaped(self._put(values)).to(rhs.dtype)
         return result[..., 0] if rhs.dim() == 1 else result
 

@@ -21,7 +21,7 @@ from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
 from laplex.gp._engine import Engine
 from laplex.gp._kernel import Kernel
-from laplex.gp._range import check_observations, is_finite, refuse_numbers
+from laplex.gp._range import check_observations, has_valid_parameters, refuse_numbers
 from laplex.gp._series import Series, padded, unpadded
 
 Mean = float | Tensor | Callable[[Tensor], Tensor]
@@ -80,13 +80,13 @@ class GaussianProcess:
         band: Any = None,
         exposure: Any = None,
     ) -> None:
-        checks.is_kernel(checks.WHERE, kernel)
-        checks.is_mean(checks.WHERE, mean, many=isinstance(t, list | tuple))
+        checks.check_kernel(checks.WHERE, kernel)
+        checks.check_mean(checks.WHERE, mean, many=isinstance(t, list | tuple))
         self.mean = mean
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
-            t, sizes = padded([checks.observed_times(one) for one in checks.nonempty(t)])
+            t, sizes = padded([checks.observed_times(one) for one in checks.list_of_series(t)])
             self.t, self.counts = t, sizes.tolist()
         else:
             self.t = checks.observed_times(t)
@@ -97,7 +97,7 @@ class GaussianProcess:
         exposures = checks.exposures(exposure, self.t, batch, self.counts, bands)
         counts = None if sizes is None else sizes.expand(batch).reshape(-1).contiguous()
         series = Series(self.t, batch, counts, ordered=ordered)
-        self.engine = Engine(kernel, series, noise.spread, noise.is_deviation, bands, exposures)
+        self.engine = Engine(kernel, series, noise.expanded, noise.is_deviation, bands, exposures)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.counts)} series of {self.counts} times" if self.counts else f"times {tuple(self.t.shape)}"
@@ -142,7 +142,7 @@ class GaussianProcess:
         noise = checks.noise(value, None, self.t, self.series.batch)
         if checks.readable(noise.given):
             checks.check_noise_range(noise, *extremes(noise.given))
-        self.engine = self.engine.replaced(noise=noise.spread, is_deviation=False)
+        self.engine = self.engine.replaced(noise=noise.expanded, is_deviation=False)
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class GaussianProcess:
                 checks.finite_observations(where, residual, lambda: self._mean_at(where))
                 check_observations(where, residual)
             self.engine.check_pivots(where, failed)
-            if any(map(math.isnan, values)) and is_finite(self.kernel):
+            if any(map(math.isnan, values)) and has_valid_parameters(self.kernel):
                 refuse_numbers(self.kernel)
             warn_of_lost_digits(where, max(loss))
         if dtype == torch.float64:
@@ -228,7 +228,7 @@ class GaussianProcess:
         ordered = line.take(flat)
         mean = ordered - factored.solve(ordered[..., None])[..., 0] * variance
         mean, variance = (self.series.shaped(line.put(part)) for part in (mean, variance))
-        return Prediction(*(self._given_back(part.to(dtype)) for part in (mean + self._mean_at(where), variance)))
+        return Prediction(*(self._in_callers_form(part.to(dtype)) for part in (mean + self._mean_at(where), variance)))
 
     # --- Samples and solves ------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class GaussianProcess:
         values = self.series.shaped(drawn).movedim(-1, 0)
         if with_mean:
             values = values + self._mean_at(where)
-        return self._given_back(values if size is not None else values[0])
+        return self._in_callers_form(values if size is not None else values[0])
 
     def distribution(self) -> ProcessDistribution:
         """The observations, noise included, as a ``torch.distributions.Distribution``."""
@@ -310,9 +310,9 @@ class GaussianProcess:
             return values
         one_for_all = len(set(self.counts)) > 1 and checks.last_size(values) > 1
         if isinstance(values, list | tuple) or one_for_all:
-            return padded(checks.as_long(name, values, self.counts))[0]
+            return padded(checks.one_value_per_time(name, values, self.counts))[0]
         return values
 
-    def _given_back(self, values: Tensor) -> Any:
+    def _in_callers_form(self, values: Tensor) -> Any:
         """Return values (..., n) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)

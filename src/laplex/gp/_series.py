@@ -106,7 +106,7 @@ class Series:
         """Return (h, ...) as (*batch, ...): the inverse of :meth:`flat`."""
         return values.reshape((*self.batch, *values.shape[1:]))
 
-    def spread(self, value: Value) -> Tensor:
+    def per_series(self, value: Value) -> Tensor:
         """A parameter of a kernel as one number per series."""
         if isinstance(value, Tensor):
             return value.to(self.given).expand(self.batch).reshape(self.batch.numel())

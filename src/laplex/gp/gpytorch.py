@@ -57,7 +57,7 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     def __init__(
         self, kernel: Kernel, *, batch_shape: Sequence[int] = (), active_dims: tuple[int, ...] | None = None
     ) -> None:
-        checks.is_kernel(WHERE, kernel)
+        checks.check_kernel(WHERE, kernel)
         if any(isinstance(part, Bands) for part in kernel.modules()):
             raise ValueError(
                 f"{WHERE}: `kernel` must be one without bands; use a laplex.gp.GaussianProcess with `band`"
@@ -116,7 +116,7 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         batch = torch.Size(torch.broadcast_shapes(t.shape[:-1], self.kernel.batch_shape))
         series, components = Series(t, batch, None), self.kernel.components()
         line = series.line()
-        chain, order = line.chain(components, torch.zeros_like(series.t), series.spread), line.order
+        chain, order = line.chain(components, torch.zeros_like(series.t), series.per_series), line.order
         if order is None:
             order = torch.arange(series.n, device=t.device).expand_as(series.t)
         return StateLinearOperator(*(series.shaped(part) for part in (*chain, order)), precision=dtype)
