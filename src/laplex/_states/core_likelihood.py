@@ -128,11 +128,11 @@ class CoreLikelihood:
         """The fields of a LikelihoodResult, and what the pullback starts from."""
         h, problem = len(self.times), self.problem(diag, y)
         value = torch.empty(self.numbers.batch, dtype=torch.float64)
-        saved = torch.empty(problem.kept_size() * h if keep else 0, dtype=torch.float64)
+        checkpoints = torch.empty(problem.checkpoint_size() * h if keep else 0, dtype=torch.float64)
         loss, failed = array("d", bytes(8 * h)), array("q", bytes(8 * h))
-        outputs = value.data_ptr(), _address(loss), _address(failed), saved.data_ptr()
+        outputs = value.data_ptr(), _address(loss), _address(failed), checkpoints.data_ptr()
         raise_for(core.state_likelihood(problem, *outputs))
-        return value, loss, failed, saved
+        return value, loss, failed, checkpoints
 
     def problem(self, diag: Tensor, y: Tensor) -> Any:
         """The points and the kernel."""
@@ -149,14 +149,14 @@ class _CoreLikelihood(torch.autograd.Function):
     def forward(
         ctx: Any, likelihood: CoreLikelihood, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor
     ) -> tuple[Any, ...]:
-        value, loss, failed, saved = likelihood.run(diag, y, keep=True)
+        value, loss, failed, checkpoints = likelihood.run(diag, y, keep=True)
         ctx.likelihood = likelihood
-        ctx.save_for_backward(t, diag, y, saved, *parameters)
+        ctx.save_for_backward(t, diag, y, checkpoints, *parameters)
         return value, loss, failed
 
     @staticmethod
     def backward(ctx: Any, value_bar: Tensor, *_: Any) -> tuple[Any, ...]:
-        t, diag, y, saved, *parameters = ctx.saved_tensors
+        t, diag, y, checkpoints, *parameters = ctx.saved_tensors
         likelihood, needed, value_bar = ctx.likelihood, ctx.needs_input_grad[1:], value_bar.resolve_neg()
         if builds_graph() or not plain(value_bar):  # a batch of cotangents has no memory
             return None, *bars_through(likelihood.composed, (t, diag, y, *parameters), value_bar, needed)
@@ -165,7 +165,7 @@ class _CoreLikelihood(torch.autograd.Function):
         bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
         matrix_bar = array("d", bytes(8 * len(likelihood.matrix)))
         value_bar = value_bar.contiguous()
-        addresses = saved.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
+        addresses = checkpoints.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
         raise_for(core.state_pullback(likelihood.problem(diag, y), *addresses, _address(matrix_bar)))
         return None, *bars, *(likelihood.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
 
