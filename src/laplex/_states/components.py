@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
+from laplex._small import block_diagonal
 
 Value = float | Tensor  # a parameter: a number, or a tensor that broadcasts to the batch of series
 PerSeries = Callable[[Value], Tensor]  # a parameter as one number per series: (h,), float64
@@ -195,12 +196,7 @@ class Banded(Component):
 
 def joined_steps(components: Sequence[Component], gaps: Tensor, per_series: PerSeries) -> Tensor:
     """The transitions of all components, (h, n, s, s): blocks on the diagonal."""
-    size, first, rows = sum(component.size for component in components), 0, []
-    for component in components:
-        block = component.steps(gaps, per_series)
-        rows.append(torch.nn.functional.pad(block, (first, size - first - component.size)))
-        first += component.size
-    return torch.cat(rows, -2)
+    return block_diagonal([component.steps(gaps, per_series) for component in components])
 
 
 def joined_readings(components: Sequence[Component], t: Tensor, band: Tensor | None, per_series: PerSeries) -> Reading:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._small import block_diagonal
 from laplex._states.chain import Chain
 from laplex._states.components import Component, PerSeries, Reading, joined_readings
 
@@ -160,12 +161,8 @@ class System(NamedTuple):
     def joined(cls, components: Sequence[Component], per_series: PerSeries) -> System:
         """Join the components, side by side."""
         p, q = joined_readings(components, per_series(0.0)[:, None], None, per_series)
-        size, first, rows = p.shape[-1], 0, []
-        for component in components:
-            block = component.feedback(per_series)
-            rows.append(torch.nn.functional.pad(block, (first, size - first - component.size)))
-            first += component.size
-        return cls(torch.cat(rows, -2), p[:, 0], q[:, 0])
+        feedback = block_diagonal([component.feedback(per_series) for component in components])
+        return cls(feedback, p[:, 0], q[:, 0])
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from laplex._eager import plainly_eager
 from laplex._states.chain import Chain
 from laplex._states.components import Component, PerSeries, Reading, joined_readings, joined_steps
+from laplex._states.order import existing
 
 
 class Line(NamedTuple):
@@ -47,9 +48,7 @@ class Line(NamedTuple):
 
     def observed(self) -> Tensor | None:
         """Which points exist, (h, n); None if all do."""
-        if self.counts is None:
-            return None
-        return torch.arange(self.gaps.shape[-1], device=self.gaps.device) < self.counts[:, None]
+        return None if self.counts is None else existing(self.counts, self.gaps.shape[-1])
 
     def masked(self, diag: Tensor) -> Tensor:
         """Return diag (h, n), which is in the order of the line, with infinity where there are no points."""
@@ -94,23 +93,24 @@ class Line(NamedTuple):
 
 def line_between(t: Tensor, order: Tensor | None, counts: Tensor | None) -> Line:
     """The line of the caller's times t (h, n), differentiable in them."""
-    gaps = gaps_between(t, order)
+    if plainly_eager() and torch.autograd.forward_ad._current_level < 0:
+        gaps = _Gaps.apply(t, order)
+    else:
+        ordered = t if order is None else t.gather(1, order)
+        gaps = torch.nn.functional.pad(ordered.diff(dim=1), (1, 0))
+    return line_over(t, gaps, order, counts)
+
+
+def line_over(t: Tensor, gaps: Tensor, order: Tensor | None, counts: Tensor | None) -> Line:
+    """The line with these gaps, of which those beyond the counts become 0."""
     if counts is not None:
-        gaps = torch.where(torch.arange(t.shape[-1], device=t.device) < counts[:, None], gaps, 0.0)
+        gaps = torch.where(existing(counts, gaps.shape[-1]), gaps, 0.0)
     return Line(t, gaps, order, counts)
 
 
-def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:
-    """The gaps (h, n) before the points, the first 0, from the caller's times and their order."""
-    if plainly_eager() and torch.autograd.forward_ad._current_level < 0:
-        gaps: Tensor = _Gaps.apply(t, order)
-        return gaps
-    ordered = t if order is None else t.gather(1, order)
-    return torch.nn.functional.pad(ordered.diff(dim=1), (1, 0))
-
-
 class _Gaps(torch.autograd.Function):
-    """The gaps of ``gaps_between``. Autograd would add into zeroed arrays; this backward writes every number once."""
+    """The gaps before the points, the first 0. Autograd would add into zeroed arrays; this backward writes each number
+    once."""
 
     @staticmethod
     def forward(ctx: Any, t: Tensor, order: Tensor | None) -> Tensor:

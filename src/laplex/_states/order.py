@@ -49,7 +49,12 @@ def _cut(t: Tensor, counts: Tensor | None) -> Tensor:
     """Return times (h, n) with infinity beyond the counts."""
     if counts is None:
         return t
-    return t.masked_fill(torch.arange(t.shape[-1], device=t.device) >= counts[:, None], torch.inf)
+    return t.masked_fill(~existing(counts, t.shape[-1]), torch.inf)
+
+
+def existing(counts: Tensor, n: int) -> Tensor:
+    """Which of n points exist in series of so many points, (h, n)."""
+    return torch.arange(n, device=counts.device) < counts[:, None]
 
 
 def survey(t: Tensor, other: Tensor) -> tuple[list[float], bool | None]:

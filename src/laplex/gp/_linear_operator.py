@@ -12,6 +12,7 @@ from linear_operator.utils.errors import NotPSDError
 from linear_operator.utils.generic import _to_helper
 from torch import Tensor
 
+from laplex._small import block_diagonal
 from laplex._states.chain import Chain, Factored, factorise
 from laplex.gp import _checks as checks
 
@@ -97,10 +98,8 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     def _joined(self, other: StateLinearOperator) -> StateLinearOperator:
         """The sum of both operators: the states of both, side by side."""
         (steps, p, q, diag, order), (steps2, p2, q2, diag2, _) = self._args, other._args
-        one, two = p.shape[-1], p2.shape[-1]
-        upper = torch.nn.functional.pad(steps, (0, two))
-        lower = torch.nn.functional.pad(steps2, (one, 0))
-        parts = torch.cat([upper, lower], -2), torch.cat([p, p2], -1), torch.cat([q, q2], -1), diag + diag2, order
+        joined = block_diagonal([steps, steps2]), torch.cat([p, p2], -1), torch.cat([q, q2], -1)
+        parts = *joined, diag + diag2, order
         return StateLinearOperator(*parts, precision=self.dtype)
 
     def add_diagonal(self, diag: Tensor) -> StateLinearOperator:

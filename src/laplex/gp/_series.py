@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from laplex._eager import is_trained, normal_mode, plainly_eager
 from laplex._states.components import Value
-from laplex._states.line import Line, line_between
+from laplex._states.line import Line, line_between, line_over
 from laplex._states.order import sort_times
 
 
@@ -85,10 +85,7 @@ class Series:
 
     def _fixed_line(self) -> Line:
         gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
-        if self.counts is not None:
-            points = torch.arange(self.n, device=gaps.device)
-            gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
-        return Line(self.t, gaps, self._order, self.counts)
+        return line_over(self.t, gaps, self._order, self.counts)
 
     def complete(self, values: Tensor) -> Tensor:
         """Expand values that broadcast to (*batch, n) to a number for each point, in float64."""
