@@ -67,7 +67,7 @@ def _parameters(components: Components, sample: Tensor) -> list[Tensor]:
 
 def _evaluated(components: Components, parameters: Sequence[Tensor]) -> tuple[list[Block] | None, list[float]]:
     """The blocks, and the numbers by which the kernel chose them: backward has to make the same choices."""
-    values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
+    values: list[float] = torch.stack([parameter.detach().double().reshape(()) for parameter in parameters]).tolist()
     numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
     branches: list[float] = []
 
@@ -86,9 +86,9 @@ def _repeated(components: Components, branches: Sequence[float], *parameters: Te
 
 def _rows(columns: Sequence[Any], count: int, sample: Tensor) -> Tensor:
     """The numbers, and below them their derivatives in every parameter, (1 + count, 2 B + s)."""
-    known = [one if isinstance(one, Number) else Number(one, {}) for one in columns]
-    slopes = [[one.slopes.get(i, 0.0) for one in known] for i in range(count)]
-    return torch.tensor([[one.value for one in known], *slopes], dtype=torch.float64, device=sample.device)
+    known = [number if isinstance(number, Number) else Number(number, {}) for number in columns]
+    slopes = [[number.slopes.get(i, 0.0) for number in known] for i in range(count)]
+    return torch.tensor([[number.value for number in known], *slopes], dtype=torch.float64, device=sample.device)
 
 
 class _Arithmetic(torch.autograd.Function):
@@ -107,8 +107,8 @@ class _Arithmetic(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, None, None, *_differentiable(ctx.blocks_of, parameters, joined, needed)
         sums = (rows[1:] @ joined).unbind()
-        shaped = [one.reshape(parameter.shape).to(parameter.dtype) for one, parameter in zip(sums, parameters)]
-        return None, None, None, *(one if need else None for one, need in zip(shaped, needed, strict=True))
+        shaped = [total.reshape(parameter.shape).to(parameter.dtype) for total, parameter in zip(sums, parameters)]
+        return None, None, None, *(bar if need else None for bar, need in zip(shaped, needed, strict=True))
 
 
 def _differentiable(
@@ -116,8 +116,8 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """The gradients, as differentiable functions of the parameters."""
 
-    def numbers(*given: Tensor) -> Tensor:
-        blocks = blocks_of(*(one.cpu().double().reshape(()) for one in given))  # on the host, as the first time
+    def numbers(*values: Tensor) -> Tensor:
+        blocks = blocks_of(*(value.cpu().double().reshape(()) for value in values))  # on the host, as the first time
         parts = stacked(blocks, lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
         return torch.cat(parts[1:], -1)[0].to(bar.device)
 

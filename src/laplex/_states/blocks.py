@@ -26,12 +26,12 @@ class Block(Component):
         self.size, self.rate, self.square, self.g, self.smooth = kind, rate, square, g, smooth
 
     def scaled(self, factor: Value) -> Block:
-        return Block(self.size, self.rate, self.square, tuple(factor * one for one in self.g), smooth=self.smooth)
+        return Block(self.size, self.rate, self.square, tuple(factor * number for number in self.g), smooth=self.smooth)
 
     def times(self, other: Component) -> Component:
         if isinstance(other, Block) and 1 in (self.size, other.size):
-            one, larger = (self, other) if self.size == 1 else (other, self)
-            g = tuple(one.g[0] * number for number in larger.g)
+            single, larger = (self, other) if self.size == 1 else (other, self)
+            g = tuple(single.g[0] * number for number in larger.g)
             smooth = self.smooth and other.smooth
             return Block(larger.size, self.rate + other.rate, larger.square, g, smooth=smooth)
         return super().times(other)
@@ -42,7 +42,7 @@ class Block(Component):
         return torch.stack([torch.stack(row, -1) for row in entries], -2)
 
     def value(self, t: Tensor, per_series: PerSeries) -> Reading:
-        q = torch.stack([per_series(one) for one in self.g], -1)
+        q = torch.stack([per_series(number) for number in self.g], -1)
         p = torch.zeros_like(q)
         p[:, 0] = 1.0
         return Reading(p[:, None], q[:, None])
@@ -52,7 +52,7 @@ class Block(Component):
             self.raise_without_slope()
         # F^T h, and -F g, the covariance of the slope with the states after it if the whole sum is smooth.
         a, b = per_series(self.rate), per_series(self.square)
-        g = [per_series(one) for one in self.g]
+        g = [per_series(number) for number in self.g]
         zero, one = torch.zeros_like(a), torch.ones_like(a)
         if self.size == 1:
             p, q = [-a], [a * g[0]]
@@ -93,20 +93,20 @@ class Blocks(NamedTuple):
 
 def blocks_only(components: Sequence[Component]) -> list[Block] | None:
     """The components, if all of them are blocks."""
-    blocks = [one for one in components if isinstance(one, Block)]
+    blocks = [component for component in components if isinstance(component, Block)]
     return blocks if len(blocks) == len(components) else None
 
 
 def numbers_of(blocks: Sequence[Block]) -> tuple[tuple[int, ...], list[Any]]:
     """The number of states of every block, and the rates, the squares, and g."""
     kinds = tuple([block.size for block in blocks])
-    return kinds, [*[b.rate for b in blocks], *[b.square for b in blocks], *[one for b in blocks for one in b.g]]
+    return kinds, [*[b.rate for b in blocks], *[b.square for b in blocks], *[number for b in blocks for number in b.g]]
 
 
 def variance_of(blocks: Sequence[Block]) -> Any:
     """k(0), a number, or one for each series."""
     firsts: list[Any] = [block.g[0] for block in blocks]
-    return sum([one.value if isinstance(one, Number) else one for one in firsts], 0.0)
+    return sum([first.value if isinstance(first, Number) else first for first in firsts], 0.0)
 
 
 def stacked(blocks: Sequence[Block], per_series: PerSeries) -> Blocks:

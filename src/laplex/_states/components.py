@@ -96,9 +96,11 @@ class Product(Component):
         return _products(self.left.reading(t, band, per_series), self.right.reading(t, band, per_series))
 
     def feedback(self, per_series: PerSeries) -> Tensor:
-        one, two = self.left.feedback(per_series), self.right.feedback(per_series)
-        units = [torch.eye(part.shape[-1], dtype=part.dtype, device=part.device).expand_as(part) for part in (one, two)]
-        return _kronecker(one, units[1]) + _kronecker(units[0], two)
+        left, right = self.left.feedback(per_series), self.right.feedback(per_series)
+        units = [
+            torch.eye(part.shape[-1], dtype=part.dtype, device=part.device).expand_as(part) for part in (left, right)
+        ]
+        return _kronecker(left, units[1]) + _kronecker(units[0], right)
 
 
 class Feedback(Component):
@@ -207,14 +209,14 @@ def joined_readings(components: Sequence[Component], t: Tensor, band: Tensor | N
     return Reading(p, q)
 
 
-def _products(one: Reading, two: Reading) -> Reading:
-    p, q = ((x[..., :, None] * y[..., None, :]).flatten(-2) for x, y in zip(one, two, strict=True))
+def _products(left: Reading, right: Reading) -> Reading:
+    p, q = ((x[..., :, None] * y[..., None, :]).flatten(-2) for x, y in zip(left, right, strict=True))
     return Reading(p, q)
 
 
-def _kronecker(one: Tensor, two: Tensor) -> Tensor:
-    rows, cols = one.shape[-2] * two.shape[-2], one.shape[-1] * two.shape[-1]
-    product = one[..., :, None, :, None] * two[..., None, :, None, :]
+def _kronecker(left: Tensor, right: Tensor) -> Tensor:
+    rows, cols = left.shape[-2] * right.shape[-2], left.shape[-1] * right.shape[-1]
+    product = left[..., :, None, :, None] * right[..., None, :, None, :]
     return product.reshape(*product.shape[:-4], rows, cols)
 
 

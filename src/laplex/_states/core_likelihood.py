@@ -29,7 +29,7 @@ def core_can_read(*tensors: Tensor) -> bool:
     """Whether C++ may read these tensors: ordinary ones on the CPU, outside graphs and transforms."""
     if core is None or not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    return all([one.is_cpu and plain(one) for one in tensors])
+    return all([tensor.is_cpu and plain(tensor) for tensor in tensors])
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------------------
@@ -64,10 +64,10 @@ class KernelNumbers(NamedTuple):
 
     def matrix(self) -> array[float]:
         """The values of all series, (h, 2 B + s). (An ``array`` gives its address faster than a NumPy array does.)"""
-        values: list[Any] = [one.value if isinstance(one, Number) else one for one in self.values]
+        values: list[Any] = [value.value if isinstance(value, Number) else value for value in self.values]
         if self.batch.numel() == 1:
             return array("d", values)
-        columns = [numpy.broadcast_to(one, self.batch.numel()) for one in values]
+        columns = [numpy.broadcast_to(value, self.batch.numel()) for value in values]
         return array("d", numpy.stack(columns, -1).tobytes())
 
     def pull(self, bars: array[float]) -> list[Tensor]:
@@ -80,7 +80,7 @@ class KernelNumbers(NamedTuple):
             if isinstance(value, Number):
                 for i, slope in value.slopes.items():
                     sums[i] = sums[i] + slope * bar
-        return [self._shaped(total, one) for total, one in zip(sums, self.parameters, strict=True)]
+        return [self._shaped(total, parameter) for total, parameter in zip(sums, self.parameters, strict=True)]
 
     def _shaped(self, bar: Real, parameter: Tensor) -> Tensor:
         if parameter.numel() == 1:
@@ -97,7 +97,7 @@ def kernel_numbers(components: Sequence[Component], reader: ParameterReader) -> 
         return None
     kinds, values = numbers_of(blocks)
     size = sum(kinds)
-    if size > core.MAX_STATES or any([isinstance(one, Tensor) for one in values]):
+    if size > core.MAX_STATES or any([isinstance(value, Tensor) for value in values]):
         return None
     return KernelNumbers(kinds, size, values, reader.batch, reader.tensors, variance_of(blocks))
 
@@ -118,7 +118,7 @@ class CoreLikelihood:
     def evaluate(self, t: Tensor, diag: Tensor, y: Tensor) -> LikelihoodResult:
         """The likelihood of observations y (*batch, n) with noise, differentiable in t, diag, y and the parameters."""
         inputs = t, steady(diag), y.contiguous(), *map(savable, self.numbers.parameters)
-        if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
+        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in inputs]):
             value, loss, failed = _CoreLikelihood.apply(self, *inputs)
         else:
             value, loss, failed, _ = self.run(*inputs[1:3], keep=False)
@@ -162,7 +162,7 @@ class _CoreLikelihood(torch.autograd.Function):
             return None, *bars_through(likelihood.composed, (t, diag, y, *parameters), value_bar, needed)
         # Beyond the counts nothing is written.
         fresh = torch.empty if likelihood.counts is None else torch.zeros
-        bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
+        bars = [fresh(x.shape, dtype=y.dtype) if need else None for x, need in zip((t, diag, y), needed)]
         matrix_bar = array("d", bytes(8 * len(likelihood.matrix)))
         value_bar = value_bar.contiguous()
         addresses = checkpoints.data_ptr(), value_bar.data_ptr(), *map(_place, bars)

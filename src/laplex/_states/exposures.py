@@ -193,7 +193,7 @@ class System(NamedTuple):
             units = units * torch.where((rows > 0) & (cols > 0), rows / cols, 1.0) ** 0.25
         rate = (sizes * units[:, None, :] / units[:, :, None]).amax((-2, -1))
         first, last = (p * units).amax(-1) / rate, rate / (q / units).amax(-1)
-        first, last = (torch.where((one > 0) & one.isfinite(), one, 1.0) for one in (first, last))
+        first, last = (torch.where((unit > 0) & unit.isfinite(), unit, 1.0) for unit in (first, last))
         return torch.cat([first[:, None], units, last[:, None]], -1).log2().round().exp2()
 
     def integrals(self, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,11 +37,11 @@ def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Res
     module = _module(blocks, tensors)
     if module is None or y.shape[-1] == 0:
         return _block_chain(line, blocks, diag, y)
-    order, counts = (None if one is None else one.contiguous() for one in (line.order, line.counts))
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+    order, counts = (None if index is None else index.contiguous() for index in (line.order, line.counts))
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts, module))
-    held = [one.contiguous() for one in tensors]
-    return Result(*module.likelihood(held, blocks.kinds, order, counts, keep=False)[:4])
+    contiguous = [tensor.contiguous() for tensor in tensors]
+    return Result(*module.likelihood(contiguous, blocks.kinds, order, counts, keep=False)[:4])
 
 
 def _module(blocks: Blocks, tensors: Sequence[Tensor]) -> ModuleType | None:
@@ -73,10 +73,11 @@ class _Likelihood(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         *tensors, kinds, order, counts, module = inputs
-        held = [one.contiguous() for one in tensors]
-        quad, logdet, loss, failed, saved = module.likelihood(held, kinds, order, counts, keep=True)
-        ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *saved)
-        ctx.kinds, ctx.given, ctx.module = kinds, (order is not None, counts is not None), module
+        contiguous = [tensor.contiguous() for tensor in tensors]
+        quad, logdet, loss, failed, saved = module.likelihood(contiguous, kinds, order, counts, keep=True)
+        ctx.save_for_backward(*tensors, *(index for index in (order, counts) if index is not None), *saved)
+        ctx.kinds, ctx.module = kinds, module
+        ctx.has_order, ctx.has_counts = order is not None, counts is not None
         ctx.mark_non_differentiable(loss, failed)
         ctx.set_materialize_grads(False)  # those of loss and failed would each be a launch on a GPU
         return quad, logdet, loss, failed
@@ -87,11 +88,13 @@ class _Likelihood(torch.autograd.Function):
         quad_bar, logdet_bar = (
             tensors[0].new_zeros(len(tensors[0])) if g is None else g.resolve_neg() for g in (quad_bar, logdet_bar)
         )
-        order, counts = (next(others) if given else None for given in ctx.given)
+        order = next(others) if ctx.has_order else None
+        counts = next(others) if ctx.has_counts else None
         if builds_graph() or not (plain(quad_bar) and plain(logdet_bar)):  # batches of cotangents have no memory
             return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None, None
-        held, gradients = ([one.contiguous() for one in some] for some in (tensors, (quad_bar, logdet_bar)))
-        bars = ctx.module.pullback(held, ctx.kinds, order, counts, list(others), *gradients)
+        contiguous = [tensor.contiguous() for tensor in tensors]
+        gradients = quad_bar.contiguous(), logdet_bar.contiguous()
+        bars = ctx.module.pullback(contiguous, ctx.kinds, order, counts, list(others), *gradients)
         return *bars, None, None, None, None
 
 
@@ -105,4 +108,6 @@ def _chain_bars(
         result = _block_chain(line, Blocks(kinds, rates, squares, g), diag, y)
         return torch.stack([result.quad, result.logdet])
 
-    return bars_through(both, tensors, torch.stack([quad_bar, logdet_bar]), [one.requires_grad for one in tensors])
+    return bars_through(
+        both, tensors, torch.stack([quad_bar, logdet_bar]), [tensor.requires_grad for tensor in tensors]
+    )

@@ -33,6 +33,6 @@ class LikelihoodResult(NamedTuple):
 def read(*values: Tensor) -> list[list[float]]:
     """Read tensors of one shape, (h,) each; on a GPU with one wait for all of them."""
     if values[0].device.type == "cpu":
-        return [one.tolist() for one in values]
-    lists: list[list[float]] = torch.stack([one.detach().double() for one in values]).tolist()
+        return [value.tolist() for value in values]
+    lists: list[list[float]] = torch.stack([value.detach().double() for value in values]).tolist()
     return lists

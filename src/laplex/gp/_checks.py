@@ -80,9 +80,9 @@ def list_of_series(t: Sequence[Any]) -> Sequence[Any]:
     """Return the list of series; it must not be empty, and every tensor in it must be a vector."""
     if len(t) == 0:
         raise ValueError(f"{WHERE}: `t` must have at least one series, got an empty list")
-    for i, one in enumerate(t):
-        if isinstance(one, Tensor) and one.dim() != 1:
-            raise ValueError(f"{WHERE}: in a list, `t` must have shapes (n_i,), got {tuple(one.shape)} for series {i}")
+    for i, row in enumerate(t):
+        if isinstance(row, Tensor) and row.dim() != 1:
+            raise ValueError(f"{WHERE}: in a list, `t` must have shapes (n_i,), got {tuple(row.shape)} for series {i}")
     return t
 
 
@@ -363,18 +363,18 @@ def one_tensor_per_series(name: str, values: Any, counts: Sequence[int]) -> list
     if not isinstance(values, list | tuple) or len(values) != len(counts):
         got = len(values) if isinstance(values, list | tuple) else type(values).__name__
         raise ValueError(f"{WHERE}: `{name}` must be a list of {len(counts)} tensors, one for each series, got {got}")
-    for i, one in enumerate(values):
-        if not isinstance(one, Tensor):
-            raise TypeError(f"{WHERE}: `{name}` must be a list of tensors, got {type(one).__name__} for series {i}")
+    for i, row in enumerate(values):
+        if not isinstance(row, Tensor):
+            raise TypeError(f"{WHERE}: `{name}` must be a list of tensors, got {type(row).__name__} for series {i}")
     return list(values)
 
 
 def one_value_per_time(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
     """Return the list; it must have a tensor for each series, as long as the times of that series."""
     checked = one_tensor_per_series(name, values, counts)
-    for i, (one, count) in enumerate(zip(checked, counts, strict=True)):
-        if one.shape != (count,):
-            raise ValueError(f"{WHERE}: `{name}` of series {i} must have the shape ({count},), got {tuple(one.shape)}")
+    for i, (row, count) in enumerate(zip(checked, counts, strict=True)):
+        if row.shape != (count,):
+            raise ValueError(f"{WHERE}: `{name}` of series {i} must have the shape ({count},), got {tuple(row.shape)}")
     return checked
 
 
@@ -383,9 +383,9 @@ def chosen_terms(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] 
     if term is None or term is kernel:
         return None
     check_kernel(where, term)
-    wanted = {id(one) for one in term.terms()}
-    every = [id(one) for one in kernel.terms()]
-    if any(every.count(one) > 1 for one in wanted):
+    wanted = {id(part) for part in term.terms()}
+    every = [id(part) for part in kernel.terms()]
+    if any(every.count(part) > 1 for part in wanted):
         raise ValueError(
             f"{where}: `kernel` must be a term that is in the sum once, got one that is in it several times; add "
             "different objects"
@@ -396,4 +396,4 @@ def chosen_terms(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] 
             f"{where}: `kernel` must be a term of the process's kernel, the same object as in the sum, or a sum of "
             f"some of its terms; got {type(term).__name__}, which is not one of its {len(known)} terms"
         )
-    return [one in wanted for one in every]
+    return [part in wanted for part in every]

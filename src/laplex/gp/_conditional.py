@@ -97,7 +97,7 @@ class Conditional:
         both = Joint.of_both(self, points)
         prior = both.chain.apply(torch.cat([units.new_zeros(h, n, m), units], 1)[both.rows()])
         prior = both.back(prior)  # the columns of K of the new times, at all times: (h, n + m, m)
-        covariance = prior[:, n:] - self._given(self._line.take(prior[:, :n]))._means(points)
+        covariance = prior[:, n:] - self._with_observations(self._line.take(prior[:, :n]))._means(points)
         return points.series.shaped((covariance + covariance.mT) / 2).to(self._dtype)
 
     def sample(
@@ -126,15 +126,15 @@ class Conditional:
         noise = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
         diag = self._factored.chain.diag
         noise = noise * torch.where(diag.isinf(), 0.0, diag).sqrt()[..., None]
-        correction = self._given(self._y - self._line.take(prior[:, :n]) - noise)._means(points)
+        correction = self._with_observations(self._y - self._line.take(prior[:, :n]) - noise)._means(points)
         values = points.series.shaped(prior[:, n:] + correction).movedim(-1, 0)
         if with_mean:
             values = values + self._prior_mean("sample", points)
         values = values.to(self._dtype)
         return points.in_callers_form(values if size is not None else values[0])
 
-    def _given(self, y: Tensor) -> Conditional:
-        """The same process given other observations."""
+    def _with_observations(self, y: Tensor) -> Conditional:
+        """The same process, given other observations."""
         other = copy.copy(self)
         other._y, other._held_gathered = y, None
         other._z, other._f = self._factored.whiten(y)
@@ -190,7 +190,7 @@ class Conditional:
         elif process.counts is not None:
             single = torch.Size()
             series_times = checks.one_tensor_per_series("t", t, process.counts)
-            times, sizes = padded([checks.new_times(where, one, single, process.t) for one in series_times])
+            times, sizes = padded([checks.new_times(where, tensor, single, process.t) for tensor in series_times])
             counts = sizes.tolist()
         else:
             times = checks.new_times(where, t, process.series.batch, process.t)
@@ -214,7 +214,7 @@ def _snapshot(process: GaussianProcess) -> GaussianProcess:
 class Points(NamedTuple):
     """Times at which results are wanted."""
 
-    given: Conditional
+    conditional: Conditional
     series: Series
     t: Tensor  # (*batch, m), as the caller gave them
     reading: Reading  # what is read of the states there
@@ -226,7 +226,7 @@ class Points(NamedTuple):
     @classmethod
     def located(
         cls,
-        given: Conditional,
+        conditional: Conditional,
         series: Series,
         t: Tensor,
         band: Tensor | None,
@@ -235,25 +235,25 @@ class Points(NamedTuple):
         observed: bool,
     ) -> Points:
         """Locate times (*batch, m) among the observed points; ``mask`` chooses components of the kernel."""
-        components, line, sizes = given._components, given._line, given.process.series.counts
-        after = torch.searchsorted(given._known.contiguous(), series.t.detach().contiguous(), right=True)
-        last = given._known.shape[-1] if sizes is None else sizes[:, None]
+        components, line, sizes = conditional._components, conditional._line, conditional.process.series.counts
+        after = torch.searchsorted(conditional._known.contiguous(), series.t.detach().contiguous(), right=True)
+        last = conditional._known.shape[-1] if sizes is None else sizes[:, None]
         used = [True] * len(components) if mask is None else mask
-        chosen = [float(keep) for keep, one in zip(used, components, strict=True) for _ in range(one.size)]
+        chosen = [float(keep) for keep, component in zip(used, components, strict=True) for _ in range(component.size)]
         weights = series.t.new_tensor(chosen)
         flat_band = None if band is None else series.flat(band).long()
         reading = line.reading(components, series.t, flat_band, after - 1, weights, series.per_series)
         following = torch.where(after < last, after, -1)
-        return cls(given, series, t, reading, after - 1, following, counts, observed)
+        return cls(conditional, series, t, reading, after - 1, following, counts, observed)
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """The transitions from the point before and to the point after, (h, m, s, s); 0 where there is none."""
-        line, ordered = self.given._line, self.given._times
+        line, ordered = self.conditional._line, self.conditional._times
         steps: list[Tensor] = []
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
             inside = index >= 0
-            step = line.steps(self.given._components, torch.where(inside, gap, 0.0), self.series.per_series)
+            step = line.steps(self.conditional._components, torch.where(inside, gap, 0.0), self.series.per_series)
             steps.append(torch.where(inside[..., None, None], step, 0.0))
         return steps[0], line.entering(steps[1], self.after)
 
@@ -269,13 +269,13 @@ class Joint(NamedTuple):
     order: Tensor  # (h, n + m)
 
     @classmethod
-    def of_both(cls, given: Conditional, points: Points) -> Joint:
+    def of_both(cls, conditional: Conditional, points: Points) -> Joint:
         """Join the observed points and the new ones."""
-        components, process, series = given._components, given.process, given.process.series
-        t = torch.cat([given._t, points.series.t], 1)
+        components, process, series = conditional._components, conditional.process, conditional.process.series
+        t = torch.cat([conditional._t, points.series.t], 1)
         order = torch.argsort(t.detach(), dim=-1, stable=True)
         band = None if process.band is None else series.flat(process.band).long()
-        seen = joined_readings(components, given._t, band, series.per_series)
+        seen = joined_readings(components, conditional._t, band, series.per_series)
         p, q = (
             torch.cat(both, 1).gather(1, order[..., None].expand(*order.shape, seen.p.shape[-1]))
             for both in zip(seen, points.reading, strict=True)

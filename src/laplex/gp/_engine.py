@@ -67,7 +67,7 @@ class Engine:
         """
         result = None
         if self.exposure is None:
-            by_core = core_can_read(self.series.given, self.noise, y)
+            by_core = core_can_read(self.series.caller_times, self.noise, y)
             result = self._by_core(y) if by_core else self._by_host(y)
         return self._by_tensors(y) if result is None else result
 
@@ -77,12 +77,12 @@ class Engine:
         if numbers is None:
             return None
         series = self.series
-        inputs = [series.complete(part) for part in (series.given, self.diag, y)]
+        inputs = [series.complete(part) for part in (series.caller_times, self.diag, y)]
         return CoreLikelihood(numbers, *series.ordered(), series.counts, self._chain_value).evaluate(*inputs)
 
     def _by_host(self, y: Tensor) -> LikelihoodResult | None:
         """The likelihood of blocks whose numbers the host computes; None for other kernels."""
-        known = blocks_of_numbers(self.kernel.components_by, self.series.given, self.series.batch.numel())
+        known = blocks_of_numbers(self.kernel.components_by, self.series.caller_times, self.series.batch.numel())
         if known is None:
             return None
         blocks, variance = known

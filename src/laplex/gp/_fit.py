@@ -44,8 +44,8 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
             f"laplex.gp.trainable: `batch_shape` must be a tuple of positive integers, got {batch_shape!r}; use (3,) "
             "for 3 series"
         )
-    shape = [integer("laplex.gp.trainable", "batch_shape", one) for one in batch_shape]
-    copied = copy.deepcopy(kernel, {id(one): one for one in _tensors(kernel)})
+    shape = [integer("laplex.gp.trainable", "batch_shape", size) for size in batch_shape]
+    copied = copy.deepcopy(kernel, {id(tensor): tensor for tensor in _tensors(kernel)})
     for part in _parts(copied):
         numbers = {name: float(part.__dict__[name]) for name in part.parameter_names if name in part.__dict__}
         logs = nn.ParameterDict()
@@ -63,7 +63,7 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
 def fixed(kernel: Kernel) -> Kernel:
     """Copy a kernel, turning its trainable parameters into numbers, or into tensors where they hold several."""
     checks.check_kernel("laplex.gp.fixed", kernel)
-    copied = copy.deepcopy(kernel, {id(one): one.detach().clone() for one in _tensors(kernel)})
+    copied = copy.deepcopy(kernel, {id(tensor): tensor.detach().clone() for tensor in _tensors(kernel)})
     for part in _parts(copied):
         logs = getattr(part, "logs", None)
         values = {name: getattr(part, name) for name in (*part._parameters, *(logs or ()))}
@@ -146,7 +146,7 @@ class _Search:
     def __init__(self, process: GaussianProcess, y: Any, noise: float | None) -> None:
         process = _with_savable_data(process)
         self.y, self.diag = _savable(y), _savable(process.diag.detach())
-        detached = {id(one): one.detach().clone() for one in process.kernel.buffers()}
+        detached = {id(tensor): tensor.detach().clone() for tensor in process.kernel.buffers()}
         kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
         mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module | nn.Parameter) else process.mean
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
@@ -168,23 +168,24 @@ class _Search:
     def logarithms(self) -> set[int]:
         """The identities of the parameters that are logarithms."""
         parts = (getattr(part, "logs", {}) for part in _parts(self.process.kernel))
-        return {id(one) for logs in parts for one in logs.values()} | {id(self.log_noise)}
+        return {id(parameter) for logs in parts for parameter in logs.values()} | {id(self.log_noise)}
 
     def values(self) -> list[Tensor]:
-        return [one.detach().clone() for one in self.parameters()]
+        return [parameter.detach().clone() for parameter in self.parameters()]
 
     def load(self, values: Sequence[Tensor]) -> None:
-        for one, value in zip(self.parameters(), values, strict=True):
-            one.detach().copy_(value)
+        for parameter, value in zip(self.parameters(), values, strict=True):
+            parameter.detach().copy_(value)
 
     def scattered(self, values: Sequence[Tensor], generator: torch.Generator | None) -> list[Tensor]:
         """Draw logarithms at random around the given ones, and leave the rest as it is."""
         logs = self.logarithms()
         device = None if generator is None else generator.device
-        drawn = (torch.randn(one.shape, dtype=torch.float64, device=device, generator=generator) for one in values)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device, "generator": generator}
+        drawn = [torch.randn(value.shape, **options) for value in values]
         return [
-            value + RESTART_DEVIATION * noise.to(value) if id(one) in logs else value
-            for one, value, noise in zip(self.parameters(), values, drawn, strict=True)
+            value + RESTART_DEVIATION * noise.to(value) if id(parameter) in logs else value
+            for parameter, value, noise in zip(self.parameters(), values, drawn, strict=True)
         ]
 
     def loss(self, gradients: bool = False) -> float:
@@ -206,13 +207,13 @@ class _Search:
             return self._refuse()
         if gradients:
             bars = torch.autograd.grad(value, parameters, allow_unused=True)
-            for one, bar in zip(parameters, bars, strict=True):
-                one.grad = torch.zeros_like(one) if bar is None else bar.nan_to_num()
+            for parameter, bar in zip(parameters, bars, strict=True):
+                parameter.grad = torch.zeros_like(parameter) if bar is None else bar.nan_to_num()
         return float(value.detach())
 
     def _refuse(self) -> float:
-        for one in self.parameters():
-            one.grad = torch.zeros_like(one)
+        for parameter in self.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         return REFUSED
 
     def run(self, max_iter: int) -> float:
@@ -266,7 +267,7 @@ def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
 def _savable(value: Any) -> Any:
     """Return a value whose tensors autograd may save: those made in inference mode are copied."""
     if isinstance(value, list | tuple):
-        return [_savable(one) for one in value]
+        return [_savable(part) for part in value]
     return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
@@ -276,7 +277,7 @@ def _parameter(shape: Sequence[int], value: float, device: torch.device | None =
 
 def _parts(kernel: Kernel) -> Iterator[Kernel]:
     """The kernel and all kernels in it."""
-    return (one for one in list(kernel.modules()) if isinstance(one, Kernel))
+    return (module for module in list(kernel.modules()) if isinstance(module, Kernel))
 
 
 def _tensors(kernel: Kernel) -> list[Tensor]:

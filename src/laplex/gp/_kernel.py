@@ -135,9 +135,9 @@ class Kernel(nn.Module, ABC):
         """Keep parameters that must be positive."""
         for name, value in values.items():
             self._check_number(name, value)
-            for one in _extremes(value):
-                if not 0 < one < math.inf:
-                    text = f"`{name}` must be positive and finite, got {one:g}"
+            for number in _extremes(value):
+                if not 0 < number < math.inf:
+                    text = f"`{name}` must be positive and finite, got {number:g}"
                     raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
             self._set(name, value)
 
@@ -211,7 +211,7 @@ class Product(Kernel):
         self.left, self.right = left, right
 
     def components(self) -> list[Component]:
-        return [one.times(other) for one in self.left.components() for other in self.right.components()]
+        return [left.times(right) for left in self.left.components() for right in self.right.components()]
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         dense: Tensor = self.left(t1, t2) * self.right(t1, t2)
@@ -255,7 +255,7 @@ def _extremes(value: Any) -> list[float]:
         return [as_float(value)]
     if not value.is_cpu or not plainly_eager() or not plain(value) or not value.numel():
         return []
-    return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
+    return [value.item()] if value.numel() == 1 else [extreme.item() for extreme in value.detach().aminmax()]
 
 
 def shown(value: Any) -> str:

@@ -145,7 +145,7 @@ def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Te
     """The kernel of a damped oscillator, by its definition; complex numbers cover all quality factors."""
     far = distance.double()
     rate, frequency = (
-        torch.as_tensor(one, dtype=torch.float64, device=far.device) for one in (omega / (2 * quality), omega)
+        torch.as_tensor(number, dtype=torch.float64, device=far.device) for number in (omega / (2 * quality), omega)
     )
     square = (frequency - rate) * (frequency + rate)
     x = square * far * far  # near 0, cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x) are computed as series
@@ -244,10 +244,10 @@ class Rotation(Kernel):
     def _oscillators(period: Any, quality: Any, difference: Any, fraction: Any, sigma: Any) -> tuple[Any, Any]:
         """Angular frequency, quality factor and variance of both. The frequency of the damped wave is 2 pi / period."""
         variance = sigma**2 / (1 + fraction)
-        one, two = 0.5 + quality + difference, 0.5 + quality
-        omega_one = 4 * math.pi * one / (period * (4 * one**2 - 1) ** 0.5)
-        omega_two = 8 * math.pi * two / (period * (4 * two**2 - 1) ** 0.5)
-        return (omega_one, one, variance), (omega_two, two, fraction * variance)
+        first, second = 0.5 + quality + difference, 0.5 + quality
+        first_omega = 4 * math.pi * first / (period * (4 * first**2 - 1) ** 0.5)
+        second_omega = 8 * math.pi * second / (period * (4 * second**2 - 1) ** 0.5)
+        return (first_omega, first, variance), (second_omega, second, fraction * variance)
 
 
 class Constant(Kernel):

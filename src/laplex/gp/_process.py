@@ -86,7 +86,7 @@ class GaussianProcess:
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
-            t, sizes = padded([checks.observed_times(one) for one in checks.list_of_series(t)])
+            t, sizes = padded([checks.observed_times(times) for times in checks.list_of_series(t)])
             self.t, self.counts = t, sizes.tolist()
         else:
             self.t = checks.observed_times(t)
@@ -209,11 +209,11 @@ class GaussianProcess:
         where = f"{checks.WHERE}.predict"
         if flag(where, "return_var", return_var) and flag(where, "return_cov", return_cov):
             raise ValueError(f"{where}: `return_var` and `return_cov` exclude each other, got both")
-        given = self.condition(y)
-        mean = given.mean(t, include_mean=include_mean, kernel=kernel, band=band)
+        conditional = self.condition(y)
+        mean = conditional.mean(t, include_mean=include_mean, kernel=kernel, band=band)
         if return_var:
-            return Prediction(mean, given.variance(t, kernel=kernel, band=band))
-        return Prediction(mean, given.covariance(t, kernel=kernel, band=band)) if return_cov else mean
+            return Prediction(mean, conditional.variance(t, kernel=kernel, band=band))
+        return Prediction(mean, conditional.covariance(t, kernel=kernel, band=band)) if return_cov else mean
 
     def leave_one_out(self, y: Any) -> Prediction:
         """Mean and variance of every observation, noise included, given all others, (*batch, n) each, in O(n)."""

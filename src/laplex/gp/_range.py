@@ -66,7 +66,8 @@ def has_valid_parameters(kernel: Kernel) -> bool:
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     named = [(part, name) for part in parts for name in part.parameter_names]
     tensors = [*kernel.parameters(), *kernel.buffers()]
-    return all(bool(one.isfinite().all()) for one in tensors) and all(_is_possible(*one) for one in named)
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
+    return finite and all(_is_possible(part, name) for part, name in named)
 
 
 def _is_possible(kernel: Kernel, name: str) -> bool:

@@ -29,7 +29,7 @@ class Series:
         Pass ``sort=False`` if nobody needs the line. ``ordered`` says whether t is in order, if that is known.
         """
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
-        self.given = t  # (*any, n), as the caller gave them
+        self.caller_times = t  # (*any, n), as the caller gave them
         self._line: Line | None = None
         self._version: int | None = None  # how often the times were changed in place; None if that is not known
         if sort and not is_trained(t):  # trained times are sorted each time they are used: they may have moved
@@ -38,26 +38,26 @@ class Series:
     @property
     def t(self) -> Tensor:
         """The times (h, n), in the caller's order."""
-        return self.flat(self.given)
+        return self.flat(self.caller_times)
 
     def _sort(self, ordered: bool | None = None) -> None:
         with normal_mode():  # later calls may differentiate
-            self._order, self._sorted_times = sort_times(self.flat(self.given.detach()), self.counts, ordered)
+            self._order, self._sorted_times = sort_times(self.flat(self.caller_times.detach()), self.counts, ordered)
         self._line, self._version = None, 0
         if plainly_eager():
-            unknown = self.given.is_inference() or is_trained(self.given)
-            self._version = None if unknown else self.given._version
+            unknown = self.caller_times.is_inference() or is_trained(self.caller_times)
+            self._version = None if unknown else self.caller_times._version
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_line": None, "_version": -1}  # a copy's times are a tensor with other writes
 
     def _is_differentiated(self) -> bool:
         """Whether the times may be differentiated, now or later. In forward mode a tensor does not show this."""
-        return self.given.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
+        return self.caller_times.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
 
     def _follow(self) -> None:
         """Sort again if the times have changed since, by an optimizer, say."""
-        if self._version is None or (plainly_eager() and self.given._version != self._version):
+        if self._version is None or (plainly_eager() and self.caller_times._version != self._version):
             self._sort()
 
     def ordered(self) -> tuple[Tensor, Tensor | None]:
@@ -106,15 +106,15 @@ class Series:
     def per_series(self, value: Value) -> Tensor:
         """A parameter of a kernel as one number per series."""
         if isinstance(value, Tensor):
-            return value.to(self.given).expand(self.batch).reshape(self.batch.numel())
-        return self.given.new_full((self.batch.numel(),), value)
+            return value.to(self.caller_times).expand(self.batch).reshape(self.batch.numel())
+        return self.caller_times.new_full((self.batch.numel(),), value)
 
 
 def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return tensors (n_i,) as one (series, n), each padded with its last number, and their sizes."""
-    size = max(len(one) for one in values)
-    rows = [torch.cat([one, one[-1:].expand(size - len(one))]) for one in values]
-    return torch.stack(rows), torch.tensor([len(one) for one in values], device=values[0].device)
+    size = max(len(tensor) for tensor in values)
+    rows = [torch.cat([tensor, tensor[-1:].expand(size - len(tensor))]) for tensor in values]
+    return torch.stack(rows), torch.tensor([len(tensor) for tensor in values], device=values[0].device)
 
 
 def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:

@@ -152,11 +152,11 @@ class Bands(Kernel):
             what = "one with bands" if isinstance(kernel, Kernel) else type(kernel).__name__
             raise TypeError(f"laplex.gp.Bands: `kernel` must be a kernel of laplex.gp without bands, got {what}")
         self.kernel = kernel
-        for name, given in (("value", value), ("slope", slope)):
-            if given is None and name == "slope":
+        for name, tensor in (("value", value), ("slope", slope)):
+            if tensor is None and name == "slope":
                 continue
-            if not isinstance(given, Tensor) or given.dim() != 1 or given.shape != value.shape:
-                got = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.shape != value.shape:
+                got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise ValueError(f"laplex.gp.Bands: `{name}` must be a tensor with a number for each band, got {got}")
         self._set("value", value)
         self._set("slope", slope)
