@@ -59,7 +59,8 @@ The smoother
 
         p^T f + c^T r        p^T c - c^T N c
 
-    where r (s,) and N (s, s) collect what the point itself and those after it tell, from the last point to the first:
+    where r (s,) and N (s, s) collect the information from the point itself and those after it, from the last point to
+    the first:
 
         r_n = p_n z_n / d_n + J_{n+1}^T r_{n+1}        N_n = p_n p_n^T / d_n + J_{n+1}^T N_{n+1} J_{n+1}
 

@@ -155,7 +155,7 @@ class Factored(NamedTuple):
     """A = L diag(d) L^T, with ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m."""
 
     chain: Chain
-    states: Tensor  # (h, n, s, s): S, what the points before tell about the states
+    states: Tensor  # (h, n, s, s): S, by how much the points before reduce the covariance of the states
     c: Tensor  # (h, n, s): the covariance of the value at a point with the state, given the points before
     d: Tensor  # (h, n): the variance of the value given the points before; infinite where nothing is observed
     over_d: Tensor  # (h, n): 1 / d
@@ -178,11 +178,11 @@ class Factored(NamedTuple):
         return torch.where(self.over_d == 0, 1.0, self.d).sqrt()
 
     def gather(self, z: Tensor) -> Tensor:
-        """r (h, n, s, m): what a point and those after it tell about the state at the point, from z = L^-1 y."""
+        """r (h, n, s, m): the information from a point and those after it about its state, from z = L^-1 y."""
         return scan(self.loops, self.chain.p[..., None] * (z * self.over_d[..., None])[..., None, :], reverse=True)
 
     def information(self) -> Tensor:
-        """N (h, n, s, s): how much a point and those after it tell, as an inverse covariance."""
+        """N (h, n, s, s): the information from a point and those after it, as an inverse covariance."""
         source = outer(self.chain.p, self.chain.p) * self.over_d[..., None, None]
         return scan_matrices(self.loops, source, reverse=True)
 

@@ -117,7 +117,7 @@ class CoreLikelihood:
 
     def evaluate(self, t: Tensor, diag: Tensor, y: Tensor) -> LikelihoodResult:
         """The likelihood of observations y (*batch, n) with noise, differentiable in t, diag, y and the parameters."""
-        inputs = t, steady(diag), y.contiguous(), *map(savable, self.numbers.parameters)
+        inputs = t, with_constant_strides(diag), y.contiguous(), *map(savable, self.numbers.parameters)
         if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in inputs]):
             value, loss, failed = _CoreLikelihood.apply(self, *inputs)
         else:
@@ -170,13 +170,13 @@ class _CoreLikelihood(torch.autograd.Function):
         return None, *bars, *(likelihood.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
 
 
-def steady(diag: Tensor) -> Tensor:
-    """Return diag (*batch, n) with numbers a fixed step apart in memory, in each series and from series to series."""
+def with_constant_strides(diag: Tensor) -> Tensor:
+    """Return diag (*batch, n) such that two strides describe it: from number to number, and from series to series."""
     return diag if diag.dim() <= 2 or not any(diag.stride()) else diag.contiguous()
 
 
 def _strides(diag: Tensor) -> tuple[int, int]:
-    """The steps from series to series, and from number to number."""
+    """The strides from series to series, and from number to number."""
     if diag.dim() == 2:
         return diag.stride(0), diag.stride(1)
     return diag.stride(-1) * diag.shape[-1], diag.stride(-1)

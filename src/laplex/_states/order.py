@@ -60,7 +60,7 @@ def existing(counts: Tensor, n: int) -> Tensor:
 def survey(t: Tensor, other: Tensor) -> tuple[list[float], bool | None]:
     """The extremes of ordinary times and of another tensor, and whether the times are in order, None if unknown.
 
-    On a GPU everything is read with one wait.
+    On a GPU everything is read with one synchronisation.
     """
     if t.is_cpu:
         return [*extremes(t), *extremes(other)], None
@@ -75,5 +75,5 @@ def extremes(x: Tensor) -> tuple[float, float]:
     if core is not None and x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous():
         both: tuple[float, float] = core.extremes(x.data_ptr(), x.numel())
         return both
-    smallest, largest = torch.stack(x.detach().aminmax()).tolist()  # one wait, on a GPU
+    smallest, largest = torch.stack(x.detach().aminmax()).tolist()  # one synchronisation, on a GPU
     return smallest, largest

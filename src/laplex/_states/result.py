@@ -1,4 +1,4 @@
-"""What a likelihood returns, from C++ or from a GPU, and how it is read: with one wait."""
+"""What a likelihood returns, from C++ or from a GPU, and how it is read: with one synchronisation of the device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LikelihoodResult(NamedTuple):
 
 
 def read(*values: Tensor) -> list[list[float]]:
-    """Read tensors of one shape, (h,) each; on a GPU with one wait for all of them."""
+    """Read tensors of one shape, (h,) each; on a GPU with one synchronisation for all of them."""
     if values[0].device.type == "cpu":
         return [value.tolist() for value in values]
     lists: list[list[float]] = torch.stack([value.detach().double() for value in values]).tolist()

@@ -3,8 +3,8 @@ r"""A Gaussian process given observations: mean, variance, covariance and sample
 Between two neighbouring points the state is moved from either side. With n the last point at or before a time t, and
 Phi the transitions over the gaps to t and from t,
 
-    S = Phi (S_n + d_n w_n w_n^T) Phi^T        f = Phi (f_n + w_n z_n)             what the points before t tell
-    N = Phi^T N_{n+1} Phi                      r = Phi^T r_{n+1}                   what those after it tell
+    S = Phi (S_n + d_n w_n w_n^T) Phi^T        f = Phi (f_n + w_n z_n)        the information from the points before t
+    N = Phi^T N_{n+1} Phi                      r = Phi^T r_{n+1}              the information from those after it
 
     mean = p^T f + c^T r        variance = p^T c - c^T N c        c = q - S p
 """
@@ -140,7 +140,7 @@ class Conditional:
         other._z, other._f = self._factored.whiten(y)
         return other
 
-    # --- What the observations tell at a point -----------------------------------------------------------------------
+    # --- The information from the observations at a point ------------------------------------------------------------
 
     # Each is computed when it is first asked for. (functools.cached_property takes a lock, which breaks a graph.)
 

@@ -130,7 +130,7 @@ class Engine:
         return chain_likelihood(line, chain, y), chain.variance()
 
     def _flat_diag(self) -> Tensor:
-        """The variance of the noise, (h, n); a contiguous copy is held where nobody asks for its gradient."""
+        """The variance of the noise, (h, n), cached as a contiguous copy unless its gradient is needed."""
         noise = self.noise
         if noise.requires_grad or not checks.readable(noise) or noise.is_inference() or is_trained(noise):
             return self.series.flat(self.diag)

@@ -62,7 +62,7 @@ def refuse_numbers(kernel: Kernel) -> NoReturn:
 
 
 def has_valid_parameters(kernel: Kernel) -> bool:
-    """Whether all numbers of a kernel are finite and have the sign they must have; on a GPU it waits for each."""
+    """Whether all numbers of a kernel are finite and have the right sign; on a GPU each takes a synchronisation."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
     named = [(part, name) for part in parts for name in part.parameter_names]
     tensors = [*kernel.parameters(), *kernel.buffers()]
