@@ -21,7 +21,7 @@ from laplex._states.components import Component
 from laplex._states.fast import module_for
 from laplex._states.numbers import Number
 
-# (read, size) -> the components of a kernel, as ``Kernel.components_by`` has them.
+# (read, branch) -> the components of a kernel, as ``Kernel.components_by`` has them.
 Components = Callable[[Callable[[Tensor], Any], Callable[[float], float] | None], Sequence[Component]]
 
 BlocksOf = Callable[..., Sequence[Block]]  # parameters -> blocks

@@ -20,10 +20,10 @@ from laplex._states.numbers import Number
 
 
 class _Reading(threading.local):
-    """How this thread's kernels read tensors (None: in float64), and what they make of what ``largest`` finds."""
+    """How this thread's kernels read tensors (None: in float64), and the numbers by which they choose components."""
 
     read: Callable[[Tensor], Any] | None = None
-    size: Callable[[float], float] | None = None
+    branch: Callable[[float], float] | None = None
 
 
 _reading = _Reading()
@@ -68,16 +68,19 @@ class Kernel(nn.Module, ABC):
         return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
 
     def components_by(
-        self, read: Callable[[Tensor], Any], size: Callable[[float], float] | None = None
+        self, read: Callable[[Tensor], Any], branch: Callable[[float], float] | None = None
     ) -> list[Component]:
-        """The components, with ``read(tensor)`` in place of every tensor, in the order in which they are read, and
-        ``size(number)`` in place of every number that ``largest`` finds, by which a kernel chooses its components."""
-        before = _reading.read, _reading.size
-        _reading.read, _reading.size = read, size
+        """The components, with ``read(tensor)`` in place of every tensor, in the order in which they are read.
+
+        ``branch(number)`` takes the place of every number by which a kernel chooses its components, so that a second
+        evaluation can repeat the choices of the first.
+        """
+        before = _reading.read, _reading.branch
+        _reading.read, _reading.branch = read, branch
         try:
             return self.components()
         finally:
-            _reading.read, _reading.size = before
+            _reading.read, _reading.branch = before
 
     def terms(self) -> list[Kernel]:
         """The kernels of which this one is the sum."""
@@ -243,10 +246,10 @@ class Scale(Kernel):
 
 
 def largest(value: Any) -> float:
-    """The largest of a parameter's values; infinite where they cannot be read at once."""
+    """The largest of a parameter's values, by which a kernel chooses; infinite where they cannot be read at once."""
     known = [float(numpy.max(value.value))] if isinstance(value, Number) else _extremes(value)
     number = max(known, default=math.inf)
-    return number if _reading.size is None else _reading.size(number)
+    return number if _reading.branch is None else _reading.branch(number)
 
 
 def _extremes(value: Any) -> list[float]:
