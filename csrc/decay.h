@@ -63,4 +63,17 @@ inline double decay(double u) {
     return (less_one + 1.0) * scale;
 }
 
+// --- Logarithms of products ------------------------------------------------------------------------------------------
+
+constexpr double LN_2 = 0.69314718055994530942;
+
+// x = mantissa * 2^exponent of a normal positive x, with the mantissa in [1, 2).
+inline void split_number(double x, double& mantissa, int64_t& exponent) {
+    int64_t bits;
+    std::memcpy(&bits, &x, 8);
+    exponent = (bits >> 52) - 1023;
+    bits = (bits & 0xfffffffffffff) | (int64_t{1023} << 52);
+    std::memcpy(&mantissa, &bits, 8);
+}
+
 }  // namespace laplex::LAPLEX_ISA

@@ -183,22 +183,22 @@ struct StateProblem {
 // The logarithm of the density of y under N(0, K + diag) (states.cpp).
 struct StateLikelihood {
     StateProblem problem;
-    double* value;    // (h,), output
-    double* loss;     // (h,), output: the sum of k(0) / d, by which rounding errors grow; 0 for one state
-    int64_t* failed;  // (h,), output: the first point whose pivot is not positive and finite, or -1
-    double* kept;     // (h, state_kept_size), output, for the pullback; null if not wanted
+    double* value;        // (h,), output
+    double* loss;         // (h,), output: the sum of k(0) / d, by which rounding errors grow; 0 for one state
+    int64_t* failed;      // (h,), output: the first point whose pivot is not positive and finite, or -1
+    double* checkpoints;  // (h, state_checkpoint_size), output, for the pullback; null if not wanted
 };
 
 // The gradients of sum(value_bar * value) (states_pullback.cpp). Those of points are not written beyond `counts`, and
 // are null if not wanted.
 struct StatePullback {
     StateProblem problem;
-    const double* kept;       // (h, state_kept_size): what StateLikelihood wrote
-    const double* value_bar;  // (h,)
-    double* times_bar;        // (h, n), output: as diag and y in the caller's order
-    double* diag_bar;         // (h, n), output
-    double* y_bar;            // (h, n), output
-    double* numbers_bar;      // (h, 2 blocks + size), output
+    const double* checkpoints;  // (h, state_checkpoint_size): what StateLikelihood wrote
+    const double* value_bar;    // (h,)
+    double* times_bar;          // (h, n), output: as diag and y in the caller's order
+    double* diag_bar;           // (h, n), output
+    double* y_bar;              // (h, n), output
+    double* numbers_bar;        // (h, 2 blocks + size), output
 };
 
 // Times and their order (times.cpp). The batches are series.
@@ -387,7 +387,7 @@ struct SoftMaskPullback {
     void factor_pullback(const FactorPullback&);                  \
     void sweep(const Sweep&);                                     \
     Status sweep_pullback(const SweepPullback&);                  \
-    int64_t state_kept_size(const StateProblem&);                 \
+    int64_t state_checkpoint_size(const StateProblem&);           \
     Status state_likelihood(const StateLikelihood&);              \
     Status state_pullback(const StatePullback&);                  \
     bool times_in_order(const Times&);                            \

@@ -132,17 +132,19 @@ StateProblem state_problem(uintptr_t times, uintptr_t kinds, uintptr_t numbers, 
             size, threads};
 }
 
-int state_likelihood(const StateProblem& problem, uintptr_t value, uintptr_t loss, uintptr_t failed, uintptr_t kept) {
+int state_likelihood(const StateProblem& problem, uintptr_t value, uintptr_t loss, uintptr_t failed,
+                     uintptr_t checkpoints) {
     const StateLikelihood args{problem, address<double>(value), address<double>(loss), address<int64_t>(failed),
-                               address<double>(kept)};
+                               address<double>(checkpoints)};
     nb::gil_scoped_release release;
     return LAPLEX_BEST(state_likelihood, args);
 }
 
-int state_pullback(const StateProblem& problem, uintptr_t kept, uintptr_t value_bar, uintptr_t times_bar,
+int state_pullback(const StateProblem& problem, uintptr_t checkpoints, uintptr_t value_bar, uintptr_t times_bar,
                    uintptr_t diag_bar, uintptr_t y_bar, uintptr_t numbers_bar) {
-    const StatePullback args{problem, address<double>(kept), address<double>(value_bar), address<double>(times_bar),
-                             address<double>(diag_bar), address<double>(y_bar), address<double>(numbers_bar)};
+    const StatePullback args{problem, address<double>(checkpoints), address<double>(value_bar),
+                             address<double>(times_bar), address<double>(diag_bar), address<double>(y_bar),
+                             address<double>(numbers_bar)};
     nb::gil_scoped_release release;
     return LAPLEX_BEST(state_pullback, args);
 }
@@ -305,8 +307,8 @@ NB_MODULE(_core, m) {
     m.def("factor_pullback", &factor_pullback);
     m.def("sweep", &sweep);
     m.def("sweep_pullback", &sweep_pullback);
-    nb::class_<StateProblem>(m, "StateProblem").def("kept_size", [](const StateProblem& problem) {
-        return LAPLEX_BEST(state_kept_size, problem);
+    nb::class_<StateProblem>(m, "StateProblem").def("checkpoint_size", [](const StateProblem& problem) {
+        return LAPLEX_BEST(state_checkpoint_size, problem);
     });
     m.attr("MAX_STATES") = MAX_STATES;
     m.def("state_problem", &state_problem);

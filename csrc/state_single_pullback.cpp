@@ -1,6 +1,7 @@
 // Reverse-mode derivatives of the likelihood with one state (state_single.cpp). `name_bar` is the gradient of `name`.
 //
-// A half starts from 1 / d, P / d, f and S = g - P of all points. With phi the gradient of f+, and with Q_bar that of Q, a point has
+// A half starts from 1 / d, P / d, f and S = g - P of all points. With phi the gradient of f+, and with Q_bar that of
+// Q, a point has
 //
 //     z_bar = 2 quad_bar z / d + phi P / d           f_bar = phi - z_bar = phi diag / d - 2 quad_bar z / d
 //     e = (logdet_bar - quad_bar z^2 / d) / d        P_bar = e + (phi z + Q_bar diag) diag / d^2
@@ -12,7 +13,8 @@
 // In the middle, with w = e / den, w' = e' / den and the names of state_single.cpp, the sum of what is added has the
 // derivatives
 //
-//     f: -2 rho w      S: rho^2 (w^2 - S' / den)      rho: -2 (g w w' + rho S S' / den)      g: -rho / g times that of rho
+//     f: -2 rho w      S: rho^2 (w^2 - S' / den)
+//     rho: -2 (g w w' + rho S S' / den)      g: -rho / g times that of rho
 //
 // if quad_bar = logdet_bar = 1; those of f' and S' are alike. S = g - Q leads to Q and to g. What all three give to g
 // nearly cancels, so they are added by hand:
@@ -34,24 +36,23 @@ struct Middle {
         const Half half = half_series(s.problem, series, true);
         if (half.count == 0) return;
         const Numbers numbers(s.problem, series);
-        const double *left = s.kept + KeptHalf(s.problem, series, false).end,
-                     *right = s.kept + KeptHalf(s.problem, series, true).end;
-        const double g = numbers.g[0], a = numbers.rates[0], gap = middle_gap(half), by = -0.5 * s.value_bar[series];
-        double rho, kappa;
-        Chunk::decay_and_rest(a * gap, rho, kappa);
-        const double over = 1.0 / (right[2] * (rho * rho * left[0] + g * kappa) + g * right[0]);
-        const double w = (g * right[1] - rho * right[2] * left[1]) * over,
-                     other = (g * left[1] - rho * left[2] * right[1]) * over;
-        const double rho_bar = -2.0 * by * (g * w * other + rho * left[2] * right[2] * over);
-        const double left_bar = by * rho * rho * (w * w - right[2] * over),
-                     right_bar = by * rho * rho * (other * other - left[2] * over);  // of S
-        f_bar[0] = -2.0 * by * rho * w, f_bar[1] = -2.0 * by * rho * other;
+        const EndState left = EndState::read(s.checkpoints + HalfCheckpoints(s.problem, series, false).end);
+        const EndState right = EndState::read(s.checkpoints + HalfCheckpoints(s.problem, series, true).end);
+        const double g = numbers.g[0], a = numbers.rates[0], gap = middle_gap(half);
+        const double quad_bar = -0.5 * s.value_bar[series];  // and logdet_bar
+        const Joint joint(g, a, gap, left, right);
+        const double rho = joint.rho, over = 1.0 / joint.den;
+        const double w_left = joint.e_left * over, w_right = joint.e_right * over;
+        const double rho_bar = -2.0 * quad_bar * (g * w_left * w_right + rho * left.lost * right.lost * over);
+        const double left_bar = quad_bar * rho * rho * (w_left * w_left - right.lost * over),
+                     right_bar = quad_bar * rho * rho * (w_right * w_right - left.lost * over);  // of S
+        f_bar[0] = -2.0 * quad_bar * rho * w_left, f_bar[1] = -2.0 * quad_bar * rho * w_right;
         q_bar[0] = -left_bar, q_bar[1] = -right_bar;
         gap_bar = -a * rho * rho_bar, rate_bar = -gap * rho * rho_bar;
-        const double less = kappa / (1.0 + rho);  // 1 - rho
-        const double both = right[1] * (g * less + rho * left[0]) + left[1] * (g * less + rho * right[0]);
-        const double squares = rho * rho * (both * over) * (both * over) + 2.0 * rho * less * w * other;
-        g_bar = by * (squares - rho * rho * over * (left[0] * right[2] + right[0] * left[2]) / g);
+        const double one_less_rho = joint.kappa / (1.0 + rho);
+        const double both = right.f * (g * one_less_rho + rho * left.q) + left.f * (g * one_less_rho + rho * right.q);
+        const double squares = rho * rho * (both * over) * (both * over) + 2.0 * rho * one_less_rho * w_left * w_right;
+        g_bar = quad_bar * (squares - rho * rho * over * (left.q * right.lost + right.q * left.lost) / g);
     }
 };
 
@@ -60,23 +61,23 @@ struct SinglePull {
     double phi, after_bar;  // of f+ and Q after the chunk
     double later_bar;       // of the gap after the chunk
     double rate_lanes[LANES] = {}, g_lanes[LANES] = {}, rate_bar = 0.0, g_bar = 0.0;
-    double gap_bar[CHUNK], diag_bar[CHUNK], y_bar[CHUNK];
+    PerPoint gap_bar, diag_bar, y_bar;
 
     void pull(const Chunk& c, const double* r, const double* gain, const double* f, const double* loss) {  // r = 1 / d
-        double z[CHUNK], rest[CHUNK], own[CHUNK], factor[CHUNK], added[CHUNK], phis[CHUNK], bars[CHUNK];
-        for (int j = 0; j < CHUNK; ++j) {
+        PerPoint z, rest, own, factor, added, phis, bars;
+        for (int j = 0; j < POINTS_PER_CHUNK; ++j) {
             z[j] = c.y[j] - f[j], rest[j] = c.diag[j] * r[j], own[j] = 2.0 * quad_bar * z[j] * r[j];
             factor[j] = c.rho[j] * rest[j], added[j] = -c.rho[j] * own[j];
         }
         run_affine<true>(factor, added, phi, phis);
-        for (int j = 0; j < CHUNK; ++j) {
+        for (int j = 0; j < POINTS_PER_CHUNK; ++j) {
             diag_bar[j] = (logdet_bar - quad_bar * z[j] * z[j] * r[j]) * r[j];  // e, so far
             added[j] = c.rho[j] * c.rho[j] * (diag_bar[j] + phis[j] * z[j] * r[j] * rest[j]);
             factor[j] *= factor[j];
         }
         neutral(c, added);
         run_affine<true>(factor, added, after_bar, bars);
-        for (int j = 0; j < CHUNK; ++j) {
+        for (int j = 0; j < POINTS_PER_CHUNK; ++j) {
             const double pushed = phis[j] * z[j] * r[j];
             const double p_bar = diag_bar[j] + pushed * rest[j] + rest[j] * rest[j] * bars[j];
             const double u_bar = 2.0 * p_bar * loss[j] - (phis[j] * rest[j] - own[j]) * f[j];
@@ -90,7 +91,7 @@ struct SinglePull {
     }
     // A point's time ends the gap before it, and begins the one after it; in a walk back it is the other way round.
     void write(const Chunk& c, const Half& half, int64_t base, const StatePullback& s) {
-        double row[CHUNK], bars[CHUNK + 1];
+        double row[POINTS_PER_CHUNK], bars[POINTS_PER_CHUNK + 1];
         collect(gap_bar, bars);
         bars[c.count] = later_bar;
         later_bar = base > 0 ? bars[0] : 0.0;
@@ -100,8 +101,8 @@ struct SinglePull {
         if (s.diag_bar) collect(diag_bar, row), half.write(row, base, c.count, s.diag_bar);
         if (s.y_bar) collect(y_bar, row), half.write(row, base, c.count, s.y_bar);
     }
-    static void neutral(const Chunk& c, double (&x)[CHUNK]) {
-        for (int j = c.count; j < CHUNK; ++j) x[slot(j)] = 0.0;
+    static void neutral(const Chunk& c, PerPoint& x) {
+        for (int j = c.count; j < POINTS_PER_CHUNK; ++j) x[slot(j)] = 0.0;
     }
 };
 
@@ -113,24 +114,25 @@ struct Sums {
 Sums pull_half(const StatePullback& s, int64_t series, bool right, const Middle& middle, double* details) {
     const Half half = half_series(s.problem, series, right);
     const Numbers numbers(s.problem, series);
-    const KeptHalf where(s.problem, series, right);
+    const HalfCheckpoints where(s.problem, series, right);
     const double a = numbers.rates[0], bar = -0.5 * s.value_bar[series];
     SinglePull pull{a, bar, bar, middle.f_bar[right], middle.q_bar[right], middle.gap_bar};
     Chunk chunk;
     for (int64_t segment = segments(half) - 1; segment >= 0; --segment) {
-        const double* from = s.kept + where.details;
+        const double* from = s.checkpoints + where.details;
         if (segment + 1 < segments(half)) {
             SingleFilter filter(numbers.g[0]);
-            filter.read_state(s.kept + where.starts + STATE * segment);
-            filter_segment(half, segment, a, chunk, filter, [&](int64_t to) { filter.write_details(chunk, details + to); });
+            filter.start(EndState::read(s.checkpoints + where.starts + EndState::SIZE * segment));
+            const auto write = [&](int64_t to) { filter.write_details(chunk, details + to); };
+            filter_segment(half, segment, a, chunk, filter, write);
             from = details;
         }
         const int64_t begin = segment * SEGMENT, count = smaller(SEGMENT, half.count - begin);
-        for (int64_t i = block_count(count, CHUNK) - 1; i >= 0; --i) {
-            const double* r = from + 4 * CHUNK * i;
-            chunk.load(half, begin + CHUNK * i, a);
-            pull.pull(chunk, r, r + CHUNK, r + 2 * CHUNK, r + 3 * CHUNK);
-            pull.write(chunk, half, begin + CHUNK * i, s);
+        for (int64_t i = block_count(count, POINTS_PER_CHUNK) - 1; i >= 0; --i) {
+            const double* r = from + 4 * POINTS_PER_CHUNK * i;
+            chunk.load(half, begin + POINTS_PER_CHUNK * i, a);
+            pull.pull(chunk, r, r + POINTS_PER_CHUNK, r + 2 * POINTS_PER_CHUNK, r + 3 * POINTS_PER_CHUNK);
+            pull.write(chunk, half, begin + POINTS_PER_CHUNK * i, s);
         }
     }
     return {pull.rate_bar, pull.g_bar};
@@ -144,8 +146,7 @@ Status single_pullback(const StatePullback& s) {
     if (!halves) return OUT_OF_MEMORY;
     const bool done = parallel_for(single_threads(s.problem), 2 * h, [&](int64_t i, int) {
         if (!is_valid(s.problem, i / 2)) return true;
-        const int64_t longest = s.problem.n < DIVIDED ? s.problem.n : (s.problem.n + 1) / 2;
-        const Buffer<double> details(longest > SEGMENT ? detail_size(SEGMENT) : 0);
+        const Buffer<double> details(left_count(s.problem.n) > SEGMENT ? detail_size(SEGMENT) : 0);
         if (!details) return false;
         halves[i] = pull_half(s, i / 2, i % 2 == 1, Middle(s, i / 2), details.get());
         return true;

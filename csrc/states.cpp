@@ -6,31 +6,34 @@
 namespace laplex::LAPLEX_ISA {
 namespace {
 
-// What the pullback starts from: S and f before every CHUNK-th point.
+// What the pullback starts from: S and f before the first point of every chunk.
 template <class L>
-void keep(const Filter<L>& filter, const L& layout, double* kept) {
+void write_checkpoint(const Filter<L>& filter, const L& layout, double* to) {
     layout.states([&](int u) {
-        *kept++ = filter.f[u];
-        layout.states([&](int v) { *kept++ = filter.s[u][v]; });
+        *to++ = filter.f[u];
+        layout.states([&](int v) { *to++ = filter.s[u][v]; });
     });
 }
 
 template <class L>
 void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t series) {
     const Points points(s.problem, series);
-    double* kept = s.kept ? s.kept + series * state_kept_size(s.problem) : nullptr;
+    double* checkpoint = s.checkpoints ? s.checkpoints + series * state_checkpoint_size(s.problem) : nullptr;
     Transitions<L> transitions;
     Filter<L> filter;
     LogSum logs;
     double quad = 0.0, loss = 0.0;
     s.failed[series] = -1;
-    for (int64_t base = 0; base < points.count; base += CHUNK) {
-        const int count = int(smaller<int64_t>(CHUNK, points.count - base));
+    for (int64_t base = 0; base < points.count; base += POINTS_PER_CHUNK) {
+        const int count = int(smaller<int64_t>(POINTS_PER_CHUNK, points.count - base));
         transitions.fill(model, points, base, count);
         for (int j = 0; j < count; ++j) {
             const int64_t k = points.place(base + j);
             filter.advance({model, transitions, j});  // of nothing, at the first point
-            if (j == 0 && kept) keep(filter, model.layout, kept), kept += s.problem.size * (s.problem.size + 1);
+            if (j == 0 && checkpoint) {
+                write_checkpoint(filter, model.layout, checkpoint);
+                checkpoint += s.problem.size * (s.problem.size + 1);
+            }
             const double d = filter.measure(model, points.diag[k * points.diag_column], points.y[k]);
             if (!is_pivot(d)) {
                 s.failed[series] = base + j, s.value[series] = NAN, s.loss[series] = 0.0;
@@ -49,9 +52,9 @@ void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t 
 
 }  // namespace
 
-int64_t state_kept_size(const StateProblem& problem) {
-    if (problem.size == 1) return single_kept_size(problem.n);
-    return block_count(problem.n, CHUNK) * problem.size * (problem.size + 1);
+int64_t state_checkpoint_size(const StateProblem& problem) {
+    if (problem.size == 1) return single_checkpoint_size(problem.n);
+    return block_count(problem.n, POINTS_PER_CHUNK) * problem.size * (problem.size + 1);
 }
 
 Status state_likelihood(const StateLikelihood& s) {

@@ -17,7 +17,7 @@
 
 namespace laplex::LAPLEX_ISA {
 
-constexpr int CHUNK = 64;         // points whose transitions are computed together
+constexpr int POINTS_PER_CHUNK = 64;         // points whose transitions are computed together
 constexpr double MAX_GAP = 1e100;  // its cube is finite; the decay over such a gap is 0, or its rate is
 
 // --- Layouts ---------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ inline void small_angle(double x, double& c, double& s, double& slope) {
 }
 
 // Where |b D^2| > 1: C, S and dS/db = (D C - S) / (2 b), times e^(-a D).
-inline void oscillation(double a, double b, const double* gap, int count, double (*part)[CHUNK + 1]) {
+inline void oscillation(double a, double b, const double* gap, int count, double (*part)[POINTS_PER_CHUNK + 1]) {
     const double w = std::sqrt(b), over_w = 1.0 / w, over_b = 0.5 / b;
     double largest = 0.0;
     for (int j = 0; j < count; ++j) largest = larger(largest, w * gap[j]);
@@ -212,7 +212,7 @@ inline void oscillation(double a, double b, const double* gap, int count, double
     }
 }
 
-inline void overdamped(double a, double b, const double* gap, int count, double (*part)[CHUNK + 1]) {
+inline void overdamped(double a, double b, const double* gap, int count, double (*part)[POINTS_PER_CHUNK + 1]) {
     const double w = std::sqrt(-b), over_w = 0.5 / w, over_b = 0.5 / b;
     for (int j = 0; j < count; ++j) {
         const double slow = decay<double>((a - w) * gap[j]), fast = decay<double>((a + w) * gap[j]);
@@ -222,7 +222,7 @@ inline void overdamped(double a, double b, const double* gap, int count, double 
     }
 }
 
-inline void damped(double a, double b, const double* gap, int count, double (*part)[CHUNK + 1]) {
+inline void damped(double a, double b, const double* gap, int count, double (*part)[POINTS_PER_CHUNK + 1]) {
     if (b > 0) oscillation(a, b, gap, count, part);
     if (b < 0) overdamped(a, b, gap, count, part);
     for (int j = 0; j < count; ++j) {
@@ -241,14 +241,14 @@ inline void damped(double a, double b, const double* gap, int count, double (*pa
 //     kind 2    e^(-aD) times C, S and dS/db
 //     kind 3    e^(-aD) times 1, D and D^2 / 2
 template <class L> struct Transitions {
-    double part[L::BLOCKS][3][CHUNK + 1], gap[CHUNK + 1];
+    double part[L::BLOCKS][3][POINTS_PER_CHUNK + 1], gap[POINTS_PER_CHUNK + 1];
 
     void fill(const Model<L>& model, const Points& points, int64_t base, int count) {
         points.gaps(base, count, gap);
         for (int j = 0; j < count; ++j) gap[j] = smaller(gap[j], MAX_GAP);
         model.layout.blocks([&](auto kind, int, int block) {
             const double a = model.rate[block], b = model.square[block];
-            double(*own)[CHUNK + 1] = part[block];
+            double(*own)[POINTS_PER_CHUNK + 1] = part[block];
             if constexpr (decltype(kind)::value == 2)
                 if (b != 0) return damped(a, b, gap, count, own);
             for (int j = 0; j < count; ++j) own[0][j] = decay<double>(a * gap[j]);
@@ -338,13 +338,10 @@ struct LogSum {
 
     void add(double d) {
         if (d < 2.2250738585072014e-308) d *= 18014398509481984.0, exponent -= 54;  // subnormal
-        int64_t bits;
-        std::memcpy(&bits, &d, 8);
-        exponent += (bits >> 52) - 1023;
-        bits = (bits & 0xfffffffffffff) | (int64_t{1023} << 52);
         double mantissa;
-        std::memcpy(&mantissa, &bits, 8);
-        product *= mantissa;
+        int64_t more;
+        split_number(d, mantissa, more);
+        product *= mantissa, exponent += more;
     }
     // At least once in 1000 additions, which may double the product each.
     void normalise() {
@@ -352,7 +349,7 @@ struct LogSum {
         product = std::frexp(product, &more);
         exponent += more;
     }
-    double value() const { return std::log(product) + double(exponent) * 0.69314718055994530942; }
+    double value() const { return std::log(product) + double(exponent) * LN_2; }
 };
 
 inline bool is_pivot(double d) { return d > 0.0 && d < INFINITE; }
@@ -396,7 +393,7 @@ template <class L> struct Filter {
 
 // --- One state (state_single*.cpp) -----------------------------------------------------------------------------------
 
-int64_t single_kept_size(int64_t n);
+int64_t single_checkpoint_size(int64_t n);
 void fill_with_nan(const StatePullback&, int64_t series);
 Status single_likelihood(const StateLikelihood&);
 Status single_pullback(const StatePullback&);

@@ -25,7 +25,8 @@
 //     a_bar = -D (C C_bar + S S_bar)         b_bar = -D S C_bar / 2 + T S_bar - S Phi_bar_10
 //     D_bar = -(a C + b S) C_bar + (C - a S) S_bar
 //
-// S and f of all points would take much memory. They are kept at every CHUNK-th point, and a chunk is computed again.
+// S and f of all points would take much memory. They are stored at the first point of every chunk, and the other points
+// of a chunk are computed again.
 #include "parallel.h"
 #include "scratch.h"
 #include "states.h"
@@ -45,28 +46,28 @@ template <class L> struct Pull {
     double rate_bar[L::BLOCKS] = {}, square_bar[L::BLOCKS] = {}, g_bar[L::SIZE] = {};
 
     Pull(const StatePullback& given, const Model<L>& of_series, int64_t index)
-        : s(given), model(of_series), series(index), order(given.problem, index), points(CHUNK + 1) {}
+        : s(given), model(of_series), series(index), order(given.problem, index), points(POINTS_PER_CHUNK + 1) {}
 
     // What belongs to the first point of the chunk after this one, which was the last to be filled.
     void move_first(int to) {
         points[to] = points[0];
         transitions.gap[to] = transitions.gap[0];
         model.layout.blocks([&](auto, int, int block) {
-            for (double(&part)[CHUNK + 1] : transitions.part[block]) part[to] = part[0];
+            for (double(&part)[POINTS_PER_CHUNK + 1] : transitions.part[block]) part[to] = part[0];
         });
     }
-    void start(const double* kept) {
+    void start(const double* checkpoint) {
         Filter<L>& filter = points[0];
         model.layout.states([&](int u) {
-            filter.f[u] = *kept++;
-            model.layout.states([&](int v) { filter.s[u][v] = *kept++; });
+            filter.f[u] = *checkpoint++;
+            model.layout.states([&](int v) { filter.s[u][v] = *checkpoint++; });
         });
     }
     void filter_again(int64_t base, int count) {
         const int size = s.problem.size;
         move_first(count);
         transitions.fill(model, order, base, count);
-        start(s.kept + series * state_kept_size(s.problem) + base / CHUNK * size * (size + 1));
+        start(s.checkpoints + series * state_checkpoint_size(s.problem) + base / POINTS_PER_CHUNK * size * (size + 1));
         Filter<L> filter = points[0];
         for (int j = 0; j < count; ++j) {
             if (j > 0) filter.advance({model, transitions, j});
@@ -168,8 +169,8 @@ template <class L> struct Pull {
         }
     }
     void run(const Arrangement& arranged) {
-        for (int64_t i = block_count(order.count, CHUNK) - 1; i >= 0; --i)
-            chunk(i * CHUNK, int(smaller<int64_t>(CHUNK, order.count - i * CHUNK)));
+        for (int64_t i = block_count(order.count, POINTS_PER_CHUNK) - 1; i >= 0; --i)
+            chunk(i * POINTS_PER_CHUNK, int(smaller<int64_t>(POINTS_PER_CHUNK, order.count - i * POINTS_PER_CHUNK)));
         time_bar(0, 0.0);
         const int blocks = s.problem.blocks;
         double* bars = s.numbers_bar + series * (2 * blocks + s.problem.size);

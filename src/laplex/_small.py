@@ -1,6 +1,8 @@
-"""Products of very many small matrices."""
+"""Very many small matrices: products, and what is made of vectors and blocks."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,3 +28,23 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def times(matrix: Tensor, vector: Tensor) -> Tensor:
     """Matrices (..., i, k) times vectors (..., k)."""
     return product(matrix, vector[..., None])[..., 0]
+
+
+def outer(one: Tensor, two: Tensor) -> Tensor:
+    """Vectors (..., i) times transposed vectors (..., j): matrices (..., i, j)."""
+    return one[..., :, None] * two[..., None, :]
+
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """The symmetric part of matrices (..., i, i)."""
+    return (matrix + matrix.mT) / 2
+
+
+def block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
+    """Matrices (..., s, s) with square blocks (..., s_i, s_i) on the diagonal, and 0 elsewhere."""
+    size, first, rows = sum(block.shape[-1] for block in blocks), 0, []
+    for block in blocks:
+        last = first + block.shape[-1]
+        rows.append(torch.nn.functional.pad(block, (first, size - last)))
+        first = last
+    return torch.cat(rows, -2)

@@ -226,7 +226,7 @@ def fading_line_formula(t, s, sigma, center, scale):
 
 
 def many(scale, sigma):
-    """40 states, more than the walk of the compiled core takes: the chain takes any number."""
+    """40 states, more than the likelihood of the compiled core takes: the chain takes any number."""
     return many_terms(scale, sigma, gp.Matern32, lambda one, two: one + two)
 
 

@@ -332,7 +332,7 @@ def test_a_part_of_a_conditional_stays_when_a_term_gets_other_blocks():
 def test_a_parameter_that_inference_mode_made(readable, monkeypatch):
     """Autograd does not save it for the backward of another parameter."""
     if not readable:
-        monkeypatch.setattr(gp._process, "walkable", lambda *tensors: False)
+        monkeypatch.setattr(gp._engine, "core_can_read", lambda *tensors: False)
     with torch.inference_mode():
         sigma = torch.tensor(0.7, dtype=torch.float64)
     t = torch.linspace(0, 5, 20, dtype=torch.float64)

@@ -266,7 +266,7 @@ def test_a_nearly_singular_matrix_warns():
 
 
 def test_one_state_needs_no_subtraction():
-    """Of one state, the pivots lose nothing: the walk has all digits where a Cholesky factor has few."""
+    """Of one state, the pivots lose nothing: the filter has all digits where a Cholesky factor has few."""
     t, noise = torch.arange(12, dtype=torch.float64) * 1e-9, 1e-9
     y = torch.cos(torch.arange(12, dtype=torch.float64))
     case = KERNEL["exponential"]

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from laplex import gp
-from laplex._states import arithmetic, chain, cpp, likelihood, walk
+from laplex._states import arithmetic, chain, core_likelihood, cpp, likelihood
 from laplex._states.blocks import stacked
 from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, state
 from laplex._triton.recording import recorded
 from laplex._triton.repetition import replay_of
 from laplex._triton.states import carry, launch
-from laplex.gp import _kernel, _process
+from laplex.gp import _engine, _kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
 SMALL = {"STATE_CHUNK": 4, "STATE_LANES": (4, 1, 2), "STATE_GROUP": 2, "STATE_STAGED": 8, "STATE_SUMMED": 4}
@@ -45,7 +45,8 @@ def on(monkeypatch):
         monkeypatch.setattr(tuning, name, value)
 
     def choose(module):
-        monkeypatch.setattr(_process, "walkable", walk.walkable if module is cpp else lambda *tensors: False)
+        can_read = core_likelihood.core_can_read if module is cpp else lambda *tensors: False
+        monkeypatch.setattr(_engine, "core_can_read", can_read)
         for user in (likelihood, chain, arithmetic):
             monkeypatch.setattr(user, "module_for", lambda *tensors: module)
 

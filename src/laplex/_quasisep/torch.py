@@ -20,6 +20,7 @@ from torch import Tensor
 
 from laplex._prefixes import compose_matrices, compose_states, compose_vectors, following, prefixes, previous
 from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
+from laplex._small import outer, symmetric
 
 # Newton's method for the factor of a Gram matrix (``_factor_gram``). benchmarks/studies/refinement.py has the figures.
 #
@@ -72,8 +73,8 @@ def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_ba
     steps, over = _steps(chain), d[..., None]
     own = d_bar - (z * z_bar).sum(-1) / d
     c_own = z_bar / over + own[..., None] * p
-    held = steps.mT @ (_eye(p) - _outer(p, z))
-    maps = held, -steps.mT @ _symmetric(_outer(c_own, p)) @ steps
+    held = steps.mT @ (_eye(p) - outer(p, z))
+    maps = held, -steps.mT @ symmetric(outer(c_own, p)) @ steps
     turned = tuple(part.flip(1) for part in maps)
     sigma = previous(prefixes(compose_matrices, turned)[1]).flip(1)
     pulled = (sigma @ z[..., None])[..., 0]
@@ -81,8 +82,8 @@ def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_ba
     bars.q.copy_(z_bar / over + 2 * pulled + bars.diag[..., None] * p)
     state = states if mass.shape[-1] else _eye(p) - states
     bars.p.copy_(bars.diag[..., None] * over * z - (state @ bars.q[..., None])[..., 0])
-    after = previous(state + d[..., None, None] * _outer(z, z))
-    state_bar = sigma - _symmetric(_outer(bars.q, p))
+    after = previous(state + d[..., None, None] * outer(z, z))
+    state_bar = sigma - symmetric(outer(bars.q, p))
     # <S_bar, S>, where S is made again from S+ of the point before: I - P has lost its digits where S is small.
     bars.gap.copy_(2 * (state_bar * (steps @ after @ steps.mT)).sum((-2, -1)))
     if mass.shape[-1]:
@@ -107,10 +108,10 @@ def sweep(chain: Chain, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
 def solve(chain: Chain, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
     """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order."""
     rows = order[..., None].expand(y.shape)
-    inner, outer = torch.empty_like(y), torch.empty_like(y)
+    inner, solved = torch.empty_like(y), torch.empty_like(y)
     sweep(chain, y.gather(1, rows), inner, transposed=False, inverse=True)
-    sweep(chain, inner / d[..., None], outer, transposed=True, inverse=True)
-    x.scatter_(1, rows, outer)
+    sweep(chain, inner / d[..., None], solved, transposed=True, inverse=True)
+    x.scatter_(1, rows, solved)
 
 
 def sweep_pullback(chain: Chain, left: Tensor, right: Tensor, bars: ChainBars) -> None:
@@ -143,8 +144,8 @@ def _factor_kernel(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
     kappa = (-decay * (2 + decay))[..., None, None]
     rho = (1 + decay)[..., None, None]
     added = diag[..., None, None]
-    through = _orthogonal(p) + _outer(p, p) * (added / _nonzero(kappa + added))
-    maps = rho * through, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * through
+    through = _orthogonal(p) + outer(p, p) * (added / _nonzero(kappa + added))
+    maps = rho * through, -(rho * rho) * outer(p, p) / _nonzero(kappa + added), kappa * through
     before = previous(prefixes(compose_states, maps)[2])
     state = rho * rho * before + kappa * _eye(p)
     return state, (state @ p[..., None])[..., 0]
@@ -155,7 +156,7 @@ def _factor_gram(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
     steps = _steps(matrix)
     after = _guess(matrix, steps)
     for _ in range(ROUNDS):
-        after = _symmetric(after + _correction(matrix, steps, after))
+        after = symmetric(after + _correction(matrix, steps, after))
     state = steps @ previous(after) @ steps.mT
     return state, matrix.q - (state @ matrix.p[..., None])[..., 0]
 
@@ -165,7 +166,7 @@ def _guess(matrix: Quasiseparable, steps: Tensor) -> Tensor:
     p, q, diag = matrix.p, matrix.q, matrix.diag
     entries = (p * q).sum(-1)
     pivot = (entries + diag.maximum(ENOUGH * entries))[..., None, None]
-    maps = (_eye(p) - _outer(q, p) / pivot) @ steps, steps.mT @ (_outer(p, p) / pivot) @ steps, _outer(q, q) / pivot
+    maps = (_eye(p) - outer(q, p) / pivot) @ steps, steps.mT @ (outer(p, p) / pivot) @ steps, outer(q, q) / pivot
     return prefixes(compose_states, maps)[2]
 
 
@@ -179,8 +180,8 @@ def _correction(matrix: Quasiseparable, steps: Tensor, after: Tensor) -> Tensor:
     state = steps @ previous(after) @ steps.mT
     c = q - (state @ p[..., None])[..., 0]
     d = (diag + (p * c).sum(-1))[..., None]
-    left = state + _outer(c, c / d) - after
-    return prefixes(compose_matrices, ((_eye(p) - _outer(c / d, p)) @ steps, left))[1]
+    left = state + outer(c, c / d) - after
+    return prefixes(compose_matrices, ((_eye(p) - outer(c / d, p)) @ steps, left))[1]
 
 
 def _swept(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
@@ -191,7 +192,7 @@ def _swept(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: boo
 
 def _states(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
     """f (h, n, r, m) after every point: f <- T f + w x, or f <- (I - w r^T) T f + w x if inverse."""
-    moves = (_eye(reads) - _outer(writes, reads)) @ steps if inverse else steps
+    moves = (_eye(reads) - outer(writes, reads)) @ steps if inverse else steps
     return prefixes(compose_vectors, (moves, writes[..., None] * x[..., None, :]))[1]
 
 
@@ -223,20 +224,12 @@ def _eye(p: Tensor) -> Tensor:
     return torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
 
 
-def _outer(one: Tensor, two: Tensor) -> Tensor:
-    return one[..., :, None] * two[..., None, :]
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.mT) / 2
-
-
 def _orthogonal(p: Tensor) -> Tensor:
     """I - p p^T for p of length 1, without the subtraction."""
     if p.shape[-1] == 1:
         return torch.zeros_like(p)[..., None]
     normal = torch.stack([-p[..., 1], p[..., 0]], -1)
-    return _outer(normal, normal)
+    return outer(normal, normal)
 
 
 def _nonzero(x: Tensor) -> Tensor:

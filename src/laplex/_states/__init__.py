@@ -5,8 +5,11 @@ This file holds the mathematics; the code is in
     components.py          what a kernel is made of: states, transitions, what is observed of them
     blocks.py              components of one to three states, which the fast likelihood knows
     order.py               the order of times
-    walk.py, numbers.py    the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
-    density.py             its result, and how it is read
+    line.py, exposures.py  the chain of states at times in order; the same at the starts and ends of exposures
+    core_likelihood.py     the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
+    numbers.py             that arithmetic: numbers that carry their derivatives
+    arithmetic.py          the same arithmetic, on the host, for the likelihood of blocks on a GPU
+    result.py              the result of a likelihood, and how it is read
     likelihood.py          the likelihood of blocks by Triton, on CUDA, and that of the chain
     chain.py               any chain of states: factor, solve, predict, sample, and their derivatives
     torch.py, cpp.py       the chain's three recursions: the same functions in the same order
@@ -56,7 +59,8 @@ The smoother
 
         p^T f + c^T r        p^T c - c^T N c
 
-    where r (s,) and N (s, s) collect what the point itself and those after it tell, from the last point to the first:
+    where r (s,) and N (s, s) collect the information from the point itself and those after it, from the last point to
+    the first:
 
         r_n = p_n z_n / d_n + J_{n+1}^T r_{n+1}        N_n = p_n p_n^T / d_n + J_{n+1}^T N_{n+1} J_{n+1}
 

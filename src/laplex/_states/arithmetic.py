@@ -21,7 +21,7 @@ from laplex._states.components import Component
 from laplex._states.fast import module_for
 from laplex._states.numbers import Number
 
-# (read, size) -> the components of a kernel, as ``Kernel.components_by`` has them.
+# (read, branch) -> the components of a kernel, as ``Kernel.components_by`` has them.
 Components = Callable[[Callable[[Tensor], Any], Callable[[float], float] | None], Sequence[Component]]
 
 BlocksOf = Callable[..., Sequence[Block]]  # parameters -> blocks
@@ -34,6 +34,26 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
     """
     if module_for(sample) is None:
         return None
+    try:
+        parameters = _parameters(components, sample)
+        if not parameters:
+            return None
+        blocks, branches = _evaluated(components, parameters)
+    except (ArithmeticError, TypeError):
+        return None  # the kernel is then computed with tensors, which allow division by 0, and more
+    if blocks is None:
+        return None
+    kinds, columns = numbers_of(blocks)
+    if any(isinstance(number, Tensor) for number in columns):
+        return None
+    rows = _rows(columns, len(parameters), sample)
+    blocks_again = functools.partial(_repeated, components, branches)
+    parts = _Arithmetic.apply(rows, kinds, blocks_again, *map(savable, parameters))
+    return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
+
+
+def _parameters(components: Components, sample: Tensor) -> list[Tensor]:
+    """The tensors of a kernel, in the order in which it reads them; none if it is not made of blocks."""
     parameters: list[Tensor] = []
 
     def collect(tensor: Tensor) -> Number:
@@ -42,41 +62,33 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
         parameters.append(tensor)
         return Number(math.nan, {})
 
-    sizes: list[float] = []  # by which the kernel chooses its blocks: backward has to make the same choices
-
-    def keep(size: float) -> float:
-        sizes.append(size)
-        return size
-
-    try:
-        if blocks_only(components(collect, None)) is None or not parameters:
-            return None
-        values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
-        numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
-        blocks = blocks_only(components(lambda _: next(numbers), keep))
-    except (ArithmeticError, TypeError):
-        return None  # the kernel is then computed with tensors, which allow division by 0, and more
-    if blocks is None:
-        return None
-    kinds, columns = numbers_of(blocks)
-    if any(isinstance(one, Tensor) for one in columns):
-        return None
-    rows = _rows(columns, len(parameters), sample)
-    parts = _Arithmetic.apply(rows, kinds, functools.partial(_chosen, components, sizes), *map(savable, parameters))
-    return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
+    return [] if blocks_only(components(collect, None)) is None else parameters
 
 
-def _chosen(components: Components, sizes: Sequence[float], *parameters: Tensor) -> Sequence[Block]:
+def _evaluated(components: Components, parameters: Sequence[Tensor]) -> tuple[list[Block] | None, list[float]]:
+    """The blocks, and the numbers by which the kernel chose them: backward has to make the same choices."""
+    values: list[float] = torch.stack([parameter.detach().double().reshape(()) for parameter in parameters]).tolist()
+    numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
+    branches: list[float] = []
+
+    def record(number: float) -> float:
+        branches.append(number)
+        return number
+
+    return blocks_only(components(lambda _: next(numbers), record)), branches
+
+
+def _repeated(components: Components, branches: Sequence[float], *parameters: Tensor) -> Sequence[Block]:
     """The blocks for other values of the parameters, with the choices that were made before."""
-    values, known = iter(parameters), iter(sizes)
+    values, known = iter(parameters), iter(branches)
     return blocks_only(components(lambda _: next(values), lambda _: next(known))) or []
 
 
 def _rows(columns: Sequence[Any], count: int, sample: Tensor) -> Tensor:
     """The numbers, and below them their derivatives in every parameter, (1 + count, 2 B + s)."""
-    known = [one if isinstance(one, Number) else Number(one, {}) for one in columns]
-    slopes = [[one.slopes.get(i, 0.0) for one in known] for i in range(count)]
-    return torch.tensor([[one.value for one in known], *slopes], dtype=torch.float64, device=sample.device)
+    known = [number if isinstance(number, Number) else Number(number, {}) for number in columns]
+    slopes = [[number.slopes.get(i, 0.0) for number in known] for i in range(count)]
+    return torch.tensor([[number.value for number in known], *slopes], dtype=torch.float64, device=sample.device)
 
 
 class _Arithmetic(torch.autograd.Function):
@@ -95,8 +107,8 @@ class _Arithmetic(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, None, None, *_differentiable(ctx.blocks_of, parameters, joined, needed)
         sums = (rows[1:] @ joined).unbind()
-        shaped = [one.reshape(parameter.shape).to(parameter.dtype) for one, parameter in zip(sums, parameters)]
-        return None, None, None, *(one if need else None for one, need in zip(shaped, needed, strict=True))
+        shaped = [total.reshape(parameter.shape).to(parameter.dtype) for total, parameter in zip(sums, parameters)]
+        return None, None, None, *(bar if need else None for bar, need in zip(shaped, needed, strict=True))
 
 
 def _differentiable(
@@ -104,8 +116,8 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """The gradients, as differentiable functions of the parameters."""
 
-    def numbers(*given: Tensor) -> Tensor:
-        blocks = blocks_of(*(one.cpu().double().reshape(()) for one in given))  # on the host, as the first time
+    def numbers(*values: Tensor) -> Tensor:
+        blocks = blocks_of(*(value.cpu().double().reshape(()) for value in values))  # on the host, as the first time
         parts = stacked(blocks, lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
         return torch.cat(parts[1:], -1)[0].to(bar.device)
 

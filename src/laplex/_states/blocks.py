@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import plainly_eager
-from laplex._states.components import Component, Reading, Spread, Value
+from laplex._states.components import Component, PerSeries, Reading, Value
 from laplex._states.numbers import Number
 
 SMALL = 1.0  # of |b D^2|: below, C and S are power series
@@ -26,33 +26,33 @@ class Block(Component):
         self.size, self.rate, self.square, self.g, self.smooth = kind, rate, square, g, smooth
 
     def scaled(self, factor: Value) -> Block:
-        return Block(self.size, self.rate, self.square, tuple(factor * one for one in self.g), smooth=self.smooth)
+        return Block(self.size, self.rate, self.square, tuple(factor * number for number in self.g), smooth=self.smooth)
 
     def times(self, other: Component) -> Component:
         if isinstance(other, Block) and 1 in (self.size, other.size):
-            one, larger = (self, other) if self.size == 1 else (other, self)
-            g = tuple(one.g[0] * number for number in larger.g)
+            single, larger = (self, other) if self.size == 1 else (other, self)
+            g = tuple(single.g[0] * number for number in larger.g)
             smooth = self.smooth and other.smooth
             return Block(larger.size, self.rate + other.rate, larger.square, g, smooth=smooth)
         return super().times(other)
 
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
-        a, b = (spread(value)[:, None] for value in (self.rate, self.square))
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
+        a, b = (per_series(value)[:, None] for value in (self.rate, self.square))
         entries = _entries(self.size, gaps.clamp(max=MAX_GAP), a, b)
         return torch.stack([torch.stack(row, -1) for row in entries], -2)
 
-    def value(self, t: Tensor, spread: Spread) -> Reading:
-        q = torch.stack([spread(one) for one in self.g], -1)
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
+        q = torch.stack([per_series(number) for number in self.g], -1)
         p = torch.zeros_like(q)
         p[:, 0] = 1.0
         return Reading(p[:, None], q[:, None])
 
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
         if not self.smooth:
-            self.no_slope()
+            self.raise_without_slope()
         # F^T h, and -F g, the covariance of the slope with the states after it if the whole sum is smooth.
-        a, b = spread(self.rate), spread(self.square)
-        g = [spread(one) for one in self.g]
+        a, b = per_series(self.rate), per_series(self.square)
+        g = [per_series(number) for number in self.g]
         zero, one = torch.zeros_like(a), torch.ones_like(a)
         if self.size == 1:
             p, q = [-a], [a * g[0]]
@@ -62,8 +62,8 @@ class Block(Component):
             p, q = [-a, one, zero], [a * g[0] - g[1], a * g[1] - g[2], a * g[2]]
         return Reading(torch.stack(p, -1)[:, None], torch.stack(q, -1)[:, None])
 
-    def feedback(self, spread: Spread) -> Tensor:
-        a, b = spread(self.rate), spread(self.square)
+    def feedback(self, per_series: PerSeries) -> Tensor:
+        a, b = per_series(self.rate), per_series(self.square)
         zero, one = torch.zeros_like(a), torch.ones_like(a)
         rows = {
             1: [[-a]],
@@ -93,34 +93,34 @@ class Blocks(NamedTuple):
 
 def blocks_only(components: Sequence[Component]) -> list[Block] | None:
     """The components, if all of them are blocks."""
-    blocks = [one for one in components if isinstance(one, Block)]
+    blocks = [component for component in components if isinstance(component, Block)]
     return blocks if len(blocks) == len(components) else None
 
 
 def numbers_of(blocks: Sequence[Block]) -> tuple[tuple[int, ...], list[Any]]:
     """The number of states of every block, and the rates, the squares, and g."""
     kinds = tuple([block.size for block in blocks])
-    return kinds, [*[b.rate for b in blocks], *[b.square for b in blocks], *[one for b in blocks for one in b.g]]
+    return kinds, [*[b.rate for b in blocks], *[b.square for b in blocks], *[number for b in blocks for number in b.g]]
 
 
 def variance_of(blocks: Sequence[Block]) -> Any:
     """k(0), a number, or one for each series."""
     firsts: list[Any] = [block.g[0] for block in blocks]
-    return sum([one.value if isinstance(one, Number) else one for one in firsts], 0.0)
+    return sum([first.value if isinstance(first, Number) else first for first in firsts], 0.0)
 
 
-def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
+def stacked(blocks: Sequence[Block], per_series: PerSeries) -> Blocks:
     """All blocks as tensors."""
     kinds = tuple(block.size for block in blocks)
     rates, squares = tuple(block.rate for block in blocks), tuple(block.square for block in blocks)
     g = tuple(number for block in blocks for number in block.g)
     if not any(isinstance(value, Tensor) for value in (*rates, *squares, *g)):
-        sample = spread(0.0)
+        sample = per_series(0.0)
         # A tensor that is made in one of torch's modes may only be used in that mode.
         reusable = plainly_eager() and not torch.is_inference_mode_enabled()
         make = _numbers if reusable else _numbers.__wrapped__
         return make(kinds, rates, squares, g, len(sample), sample.device)
-    return Blocks(kinds, *(torch.stack([spread(value) for value in values], -1) for values in (rates, squares, g)))
+    return Blocks(kinds, *(torch.stack([per_series(value) for value in values], -1) for values in (rates, squares, g)))
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex._prefixes import following, previous
-from laplex._small import product, times
+from laplex._small import outer, product, symmetric, times
 from laplex._states import torch as portable
 from laplex._states.fast import module_for
 
@@ -113,7 +113,7 @@ class _ScanMatrices(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         steps, z = ctx.saved_tensors
-        x_bar = scan_matrices(steps, _symmetric(g), reverse=not ctx.reverse)
+        x_bar = scan_matrices(steps, symmetric(g), reverse=not ctx.reverse)
         first, last = (z, previous(x_bar)) if ctx.reverse else (x_bar, previous(z))
         return 2 * product(product(first, steps), last), x_bar, None, None
 
@@ -139,8 +139,8 @@ class _Factor(torch.autograd.Function):
         steps, p, q, diag, states = ctx.saved_tensors
         factored = factored_from(Chain(steps, p, q, diag), states)
         c, w = factored.c, factored.w
-        pulled = scan_matrices(factored.loops, _symmetric(g), reverse=True)
-        steps_bar = 2 * product(product(pulled, steps), previous(states + _outer(c, w)))
+        pulled = scan_matrices(factored.loops, symmetric(g), reverse=True)
+        steps_bar = 2 * product(product(pulled, steps), previous(states + outer(c, w)))
         onward = following(steps)
         sigma_w = times(product(onward.mT, product(following(pulled), onward)), w)
         d_bar = -(w * sigma_w).sum(-1)
@@ -155,7 +155,7 @@ class Factored(NamedTuple):
     """A = L diag(d) L^T, with ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m."""
 
     chain: Chain
-    states: Tensor  # (h, n, s, s): S, what the points before tell about the states
+    states: Tensor  # (h, n, s, s): S, by how much the points before reduce the covariance of the states
     c: Tensor  # (h, n, s): the covariance of the value at a point with the state, given the points before
     d: Tensor  # (h, n): the variance of the value given the points before; infinite where nothing is observed
     over_d: Tensor  # (h, n): 1 / d
@@ -178,12 +178,12 @@ class Factored(NamedTuple):
         return torch.where(self.over_d == 0, 1.0, self.d).sqrt()
 
     def gather(self, z: Tensor) -> Tensor:
-        """r (h, n, s, m): what a point and those after it tell about the state at the point, from z = L^-1 y."""
+        """r (h, n, s, m): the information from a point and those after it about its state, from z = L^-1 y."""
         return scan(self.loops, self.chain.p[..., None] * (z * self.over_d[..., None])[..., None, :], reverse=True)
 
     def information(self) -> Tensor:
-        """N (h, n, s, s): how much a point and those after it tell, as an inverse covariance."""
-        source = _outer(self.chain.p, self.chain.p) * self.over_d[..., None, None]
+        """N (h, n, s, s): the information from a point and those after it, as an inverse covariance."""
+        source = outer(self.chain.p, self.chain.p) * self.over_d[..., None, None]
         return scan_matrices(self.loops, source, reverse=True)
 
     def solve(self, y: Tensor) -> Tensor:
@@ -211,13 +211,5 @@ def factored_from(chain: Chain, states: Tensor) -> Factored:
     d = chain.diag + (chain.p * c).sum(-1)
     over_d = 1 / d
     w = c * over_d[..., None]
-    loops = chain.steps - _outer(times(chain.steps, previous(w)), previous(chain.p))
+    loops = chain.steps - outer(times(chain.steps, previous(w)), previous(chain.p))
     return Factored(chain, states, c, d, over_d, w, loops)
-
-
-def _outer(one: Tensor, two: Tensor) -> Tensor:
-    return one[..., :, None] * two[..., None, :]
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.mT) / 2

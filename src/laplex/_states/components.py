@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
+from laplex._small import block_diagonal
 
 Value = float | Tensor  # a parameter: a number, or a tensor that broadcasts to the batch of series
-Spread = Callable[[Value], Tensor]  # a parameter as one number per series: (h,), float64
+PerSeries = Callable[[Value], Tensor]  # a parameter as one number per series: (h,), float64
 
 
 class Reading(NamedTuple):
@@ -41,30 +42,30 @@ class Component(ABC):
         """The component whose kernel is ``factor`` times as large."""
 
     @abstractmethod
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
         """exp(F D), (h, n, s, s), for gaps D (h, n)."""
 
     @abstractmethod
-    def value(self, t: Tensor, spread: Spread) -> Reading:
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
         """The reading of the value at times t (h, n)."""
 
     @abstractmethod
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
         """The reading of the slope at times t (h, n). Raises if the process has none."""
 
     @abstractmethod
-    def feedback(self, spread: Spread) -> Tensor:
+    def feedback(self, per_series: PerSeries) -> Tensor:
         """F, (h, s, s)."""
 
-    def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+    def reading(self, t: Tensor, band: Tensor | None, per_series: PerSeries) -> Reading:
         """What is observed at times t (h, n) in the given bands (h, n); ``band`` is None if there are none."""
-        return self.value(t, spread)
+        return self.value(t, per_series)
 
     def times(self, other: Component) -> Component:
         """The component of the product of both kernels."""
         return Product(self, other)
 
-    def no_slope(self) -> NoReturn:
+    def raise_without_slope(self) -> NoReturn:
         raise ValueError(
             "laplex.gp: the slope of the process is asked for, but a process with this kernel is not differentiable; "
             "use Matern32, Matern52, SHO or Cosine, and no products with Exponential"
@@ -80,24 +81,26 @@ class Product(Component):
     def scaled(self, factor: Value) -> Product:
         return Product(self.left.scaled(factor), self.right)
 
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
-        return _kronecker(self.left.steps(gaps, spread), self.right.steps(gaps, spread))
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
+        return _kronecker(self.left.steps(gaps, per_series), self.right.steps(gaps, per_series))
 
-    def value(self, t: Tensor, spread: Spread) -> Reading:
-        return _products(self.left.value(t, spread), self.right.value(t, spread))
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
+        return _products(self.left.value(t, per_series), self.right.value(t, per_series))
 
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
-        first = _products(self.left.slope(t, spread), self.right.value(t, spread))
-        second = _products(self.left.value(t, spread), self.right.slope(t, spread))
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
+        first = _products(self.left.slope(t, per_series), self.right.value(t, per_series))
+        second = _products(self.left.value(t, per_series), self.right.slope(t, per_series))
         return Reading(first.p + second.p, first.q + second.q)
 
-    def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
-        return _products(self.left.reading(t, band, spread), self.right.reading(t, band, spread))
+    def reading(self, t: Tensor, band: Tensor | None, per_series: PerSeries) -> Reading:
+        return _products(self.left.reading(t, band, per_series), self.right.reading(t, band, per_series))
 
-    def feedback(self, spread: Spread) -> Tensor:
-        one, two = self.left.feedback(spread), self.right.feedback(spread)
-        units = [torch.eye(part.shape[-1], dtype=part.dtype, device=part.device).expand_as(part) for part in (one, two)]
-        return _kronecker(one, units[1]) + _kronecker(units[0], two)
+    def feedback(self, per_series: PerSeries) -> Tensor:
+        left, right = self.left.feedback(per_series), self.right.feedback(per_series)
+        units = [
+            torch.eye(part.shape[-1], dtype=part.dtype, device=part.device).expand_as(part) for part in (left, right)
+        ]
+        return _kronecker(left, units[1]) + _kronecker(units[0], right)
 
 
 class Feedback(Component):
@@ -112,21 +115,21 @@ class Feedback(Component):
         slope = None if self.slope_q is None else by * self.slope_q
         return Feedback(self.dynamics, self.p, by * self.q, slope)
 
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
-        steps: Tensor = torch.linalg.matrix_exp(self.feedback(spread)[:, None] * gaps[..., None, None])
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
+        steps: Tensor = torch.linalg.matrix_exp(self.feedback(per_series)[:, None] * gaps[..., None, None])
         return steps
 
-    def value(self, t: Tensor, spread: Spread) -> Reading:
-        return Reading(_spread_vector(self.p, spread), _spread_vector(self.q, spread))
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
+        return Reading(_vector_per_series(self.p, per_series), _vector_per_series(self.q, per_series))
 
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
         if self.slope_q is None:
-            self.no_slope()
+            self.raise_without_slope()
         p = self.p[..., None, :] @ self.dynamics
-        return Reading(_spread_vector(p[..., 0, :], spread), _spread_vector(self.slope_q, spread))
+        return Reading(_vector_per_series(p[..., 0, :], per_series), _vector_per_series(self.slope_q, per_series))
 
-    def feedback(self, spread: Spread) -> Tensor:
-        return torch.stack([_spread_vector(row, spread)[:, 0] for row in self.dynamics.unbind(-2)], -2)
+    def feedback(self, per_series: PerSeries) -> Tensor:
+        return torch.stack([_vector_per_series(row, per_series)[:, 0] for row in self.dynamics.unbind(-2)], -2)
 
 
 class Trend(Component):
@@ -140,18 +143,18 @@ class Trend(Component):
     def scaled(self, factor: Value) -> Trend:
         return Trend(factor * self.variance, self.center)
 
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
         return torch.ones_like(gaps)[..., None, None]
 
-    def value(self, t: Tensor, spread: Spread) -> Reading:
-        p = (t - spread(self.center)[:, None])[..., None]
-        return Reading(p, spread(self.variance)[:, None, None] * p)
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
+        p = (t - per_series(self.center)[:, None])[..., None]
+        return Reading(p, per_series(self.variance)[:, None, None] * p)
 
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
         p = torch.ones_like(t)[..., None]
-        return Reading(p, spread(self.variance)[:, None, None] * p)
+        return Reading(p, per_series(self.variance)[:, None, None] * p)
 
-    def feedback(self, spread: Spread) -> Tensor:
+    def feedback(self, per_series: PerSeries) -> Tensor:
         raise ValueError("laplex.gp: observations over an exposure are not defined for Linear; make it the mean")
 
 
@@ -164,19 +167,19 @@ class Banded(Component):
     def scaled(self, factor: Value) -> Banded:
         return Banded(self.inner.scaled(factor), self._value, self._slope)
 
-    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
-        return self.inner.steps(gaps, spread)
+    def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
+        return self.inner.steps(gaps, per_series)
 
-    def value(self, t: Tensor, spread: Spread) -> Reading:
-        return self.inner.value(t, spread)
+    def value(self, t: Tensor, per_series: PerSeries) -> Reading:
+        return self.inner.value(t, per_series)
 
-    def slope(self, t: Tensor, spread: Spread) -> Reading:
-        return self.inner.slope(t, spread)
+    def slope(self, t: Tensor, per_series: PerSeries) -> Reading:
+        return self.inner.slope(t, per_series)
 
-    def feedback(self, spread: Spread) -> Tensor:
-        return self.inner.feedback(spread)
+    def feedback(self, per_series: PerSeries) -> Tensor:
+        return self.inner.feedback(per_series)
 
-    def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+    def reading(self, t: Tensor, band: Tensor | None, per_series: PerSeries) -> Reading:
         if band is None:
             raise ValueError("laplex.gp: the kernel has bands, so `band` must say which of them every time is in")
         if plainly_eager() and plain(band) and not bool(((band >= 0) & (band < len(self._value))).all()):
@@ -184,44 +187,39 @@ class Banded(Component):
                 f"laplex.gp: `band` must be from 0 to {len(self._value) - 1}, for the bands of the kernel, got "
                 f"{int(band.min())} to {int(band.max())}"
             )
-        inner = self.inner.reading(t, band, spread)
+        inner = self.inner.reading(t, band, per_series)
         value = self._value.to(t.dtype)[band][..., None]
         p, q = value * inner.p, value * inner.q
         if self._slope is not None:
-            slope, own = self._slope.to(t.dtype)[band][..., None], self.inner.slope(t, spread)
+            slope, own = self._slope.to(t.dtype)[band][..., None], self.inner.slope(t, per_series)
             p, q = p + slope * own.p, q + slope * own.q
         return Reading(p, q)
 
 
-def joined_steps(components: Sequence[Component], gaps: Tensor, spread: Spread) -> Tensor:
+def joined_steps(components: Sequence[Component], gaps: Tensor, per_series: PerSeries) -> Tensor:
     """The transitions of all components, (h, n, s, s): blocks on the diagonal."""
-    size, first, rows = sum(component.size for component in components), 0, []
-    for component in components:
-        block = component.steps(gaps, spread)
-        rows.append(torch.nn.functional.pad(block, (first, size - first - component.size)))
-        first += component.size
-    return torch.cat(rows, -2)
+    return block_diagonal([component.steps(gaps, per_series) for component in components])
 
 
-def joined_readings(components: Sequence[Component], t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+def joined_readings(components: Sequence[Component], t: Tensor, band: Tensor | None, per_series: PerSeries) -> Reading:
     """What is observed of all components, p and q (h, n, s)."""
-    readings = [component.reading(t, band, spread) for component in components]
+    readings = [component.reading(t, band, per_series) for component in components]
     h, n = t.shape
     p, q = (torch.cat([part.expand(h, n, -1) for part in parts], -1) for parts in zip(*readings, strict=True))
     return Reading(p, q)
 
 
-def _products(one: Reading, two: Reading) -> Reading:
-    p, q = ((x[..., :, None] * y[..., None, :]).flatten(-2) for x, y in zip(one, two, strict=True))
+def _products(left: Reading, right: Reading) -> Reading:
+    p, q = ((x[..., :, None] * y[..., None, :]).flatten(-2) for x, y in zip(left, right, strict=True))
     return Reading(p, q)
 
 
-def _kronecker(one: Tensor, two: Tensor) -> Tensor:
-    rows, cols = one.shape[-2] * two.shape[-2], one.shape[-1] * two.shape[-1]
-    product = one[..., :, None, :, None] * two[..., None, :, None, :]
+def _kronecker(left: Tensor, right: Tensor) -> Tensor:
+    rows, cols = left.shape[-2] * right.shape[-2], left.shape[-1] * right.shape[-1]
+    product = left[..., :, None, :, None] * right[..., None, :, None, :]
     return product.reshape(*product.shape[:-4], rows, cols)
 
 
-def _spread_vector(vector: Tensor, spread: Spread) -> Tensor:
+def _vector_per_series(vector: Tensor, per_series: PerSeries) -> Tensor:
     """Return a vector (*batch, s) as (h, 1, s)."""
-    return torch.stack([spread(part) for part in vector.unbind(-1)], -1)[:, None]
+    return torch.stack([per_series(part) for part in vector.unbind(-1)], -1)[:, None]

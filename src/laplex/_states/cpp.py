@@ -7,7 +7,6 @@ from torch import Tensor
 
 from laplex._compiled import core
 
-MAX_STATES = 0  # for the likelihood of blocks, which is in ``walk``
 MAX_CHAIN = 0 if core is None else core.MAX_CHAIN  # the most states that there is room for
 
 

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._small import block_diagonal
 from laplex._states.chain import Chain
-from laplex._states.components import Component, Reading, Spread, joined_readings
+from laplex._states.components import Component, PerSeries, Reading, joined_readings
 
 ROUNDS = 16  # each takes a quarter from the logarithms of what is left to balance
 
@@ -68,9 +69,15 @@ class Events:
         """Return diag (h, 2n) with infinity at starts."""
         return torch.where(self.ends, diag, torch.inf)
 
-    def chain(self, components: Sequence[Component], diag: Tensor, spread: Spread) -> Chain:
-        """The chain of all events; diag is (h, n) in the caller's order."""
-        system = System.joined(components, spread)
+    def sorted_times(self) -> Tensor:
+        """The times of all events in order, (h, 2n), without gradients."""
+        return self.times.detach()
+
+    def chain(
+        self, components: Sequence[Component], diag: Tensor, per_series: PerSeries, band: Tensor | None = None
+    ) -> Chain:
+        """The chain of all events; diag is (h, n) in the caller's order. There are no bands with exposures."""
+        system = System.joined(components, per_series)
         gaps = torch.nn.functional.pad(self.times.diff(dim=1), (1, 0))
         starts = torch.nn.functional.one_hot(self.slot, self.count).bool() & ~self.ends[..., None]
         steps = self.reset(system.steps(gaps, self.count), starts)
@@ -94,20 +101,31 @@ class Events:
         emptied = torch.nn.functional.pad(starts, (steps.shape[-1] - self.count, 0))
         return torch.where(emptied[..., None], 0.0, steps)
 
-    def starting(self, event: Tensor) -> Tensor:
-        """Which slots begin at events (h, m): (h, m, slots)."""
-        slot, ends = self.slot.gather(1, event), self.ends.gather(1, event)
-        return torch.nn.functional.one_hot(slot, self.count).bool() & ~ends[..., None]
+    def steps(self, components: Sequence[Component], gaps: Tensor, per_series: PerSeries) -> Tensor:
+        """Transitions (h, m, s + slots, s + slots) over gaps (h, m)."""
+        return System.joined(components, per_series).steps(gaps, self.count)
+
+    def entering(self, steps: Tensor, event: Tensor) -> Tensor:
+        """Transitions that lead into events (h, m): the slots that begin there begin anew."""
+        index = event.clamp(min=0)
+        slot, ends = self.slot.gather(1, index), self.ends.gather(1, index)
+        return self.reset(steps, torch.nn.functional.one_hot(slot, self.count).bool() & ~ends[..., None])
 
     def reading(
-        self, components: Sequence[Component], t: Tensor, event: Tensor, mask: Tensor, spread: Spread
+        self,
+        components: Sequence[Component],
+        t: Tensor,
+        band: Tensor | None,
+        event: Tensor,
+        mask: Tensor,
+        per_series: PerSeries,
     ) -> Reading:
         """The reading of the process itself at times t (h, m); ``event`` (h, m) is the last one before, -1 for none.
 
         ``mask`` (s,) has 1 for the states that are read, and 0 for others.
         """
-        system = System.joined(components, spread)
-        p, q = (part.expand(*t.shape, -1) * mask for part in joined_readings(components, t, None, spread))
+        system = System.joined(components, per_series)
+        p, q = (part.expand(*t.shape, -1) * mask for part in joined_readings(components, t, band, per_series))
         since = self._since(t, event.clamp(min=0))
         v = system.integrals(since.nan_to_num(0.0))[0]  # what an open slot has gained from the states where it began
         gained = (v * (system.q * mask)[:, None, None]).sum(-1)
@@ -140,15 +158,11 @@ class System(NamedTuple):
     q: Tensor  # (h, s)
 
     @classmethod
-    def joined(cls, components: Sequence[Component], spread: Spread) -> System:
+    def joined(cls, components: Sequence[Component], per_series: PerSeries) -> System:
         """Join the components, side by side."""
-        p, q = joined_readings(components, spread(0.0)[:, None], None, spread)
-        size, first, rows = p.shape[-1], 0, []
-        for component in components:
-            block = component.feedback(spread)
-            rows.append(torch.nn.functional.pad(block, (first, size - first - component.size)))
-            first += component.size
-        return cls(torch.cat(rows, -2), p[:, 0], q[:, 0])
+        p, q = joined_readings(components, per_series(0.0)[:, None], None, per_series)
+        feedback = block_diagonal([component.feedback(per_series) for component in components])
+        return cls(feedback, p[:, 0], q[:, 0])
 
     @property
     def size(self) -> int:
@@ -179,7 +193,7 @@ class System(NamedTuple):
             units = units * torch.where((rows > 0) & (cols > 0), rows / cols, 1.0) ** 0.25
         rate = (sizes * units[:, None, :] / units[:, :, None]).amax((-2, -1))
         first, last = (p * units).amax(-1) / rate, rate / (q / units).amax(-1)
-        first, last = (torch.where((one > 0) & one.isfinite(), one, 1.0) for one in (first, last))
+        first, last = (torch.where((unit > 0) & unit.isfinite(), unit, 1.0) for unit in (first, last))
         return torch.cat([first[:, None], units, last[:, None]], -1).log2().round().exp2()
 
     def integrals(self, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ def module_for(*tensors: Tensor) -> ModuleType | None:
     if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0 or not all(map(plain, tensors)):
         return None
     device = tensors[0].device.type
-    if any(one.device.type != device or one.dtype != torch.float64 for one in tensors):
+    if any(tensor.device.type != device or tensor.dtype != torch.float64 for tensor in tensors):
         return None  # compiled code reads memory as float64
     if device == "cpu":
         return cpp

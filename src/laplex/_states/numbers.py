@@ -73,14 +73,14 @@ def _power(value: Real, power: float) -> Real:
     return result
 
 
-def _scaled(one: Number, factor: Real) -> dict[int, Real]:
-    return {i: factor * slope for i, slope in one.slopes.items()}
+def _scaled(number: Number, factor: Real) -> dict[int, Real]:
+    return {i: factor * slope for i, slope in number.slopes.items()}
 
 
-def _combined(one: Number, by: Real, two: Number, by_two: Real) -> dict[int, Real]:
-    """The derivatives of by * one + by_two * two."""
-    slopes = _scaled(one, by)
-    for i, slope in two.slopes.items():
-        added = by_two * slope
+def _combined(left: Number, left_factor: Real, right: Number, right_factor: Real) -> dict[int, Real]:
+    """The derivatives of left_factor * left + right_factor * right."""
+    slopes = _scaled(left, left_factor)
+    for i, slope in right.slopes.items():
+        added = right_factor * slope
         slopes[i] = slopes[i] + added if i in slopes else added
     return slopes

@@ -9,7 +9,7 @@ from laplex._compiled import core
 from laplex._eager import plain, plainly_eager
 
 
-def readable(t: Tensor) -> bool:
+def _core_can_sort(t: Tensor) -> bool:
     """Whether C++ may read this tensor: an ordinary one in float64, on the CPU."""
     return core is not None and plainly_eager() and plain(t) and t.device.type == "cpu" and t.dtype == torch.float64
 
@@ -19,7 +19,7 @@ def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) ->
 
     Equal times stay in the caller's order. ``ordered`` says whether they are in order, if that is known.
     """
-    if readable(t):
+    if _core_can_sort(t):
         t = t.contiguous()
         numbers = 0 if counts is None else counts.data_ptr()
         if core.times_in_order(t.data_ptr(), numbers, *t.shape):
@@ -49,13 +49,18 @@ def _cut(t: Tensor, counts: Tensor | None) -> Tensor:
     """Return times (h, n) with infinity beyond the counts."""
     if counts is None:
         return t
-    return t.masked_fill(torch.arange(t.shape[-1], device=t.device) >= counts[:, None], torch.inf)
+    return t.masked_fill(~existing(counts, t.shape[-1]), torch.inf)
+
+
+def existing(counts: Tensor, n: int) -> Tensor:
+    """Which of n points exist in series of so many points, (h, n)."""
+    return torch.arange(n, device=counts.device) < counts[:, None]
 
 
 def survey(t: Tensor, other: Tensor) -> tuple[list[float], bool | None]:
     """The extremes of ordinary times and of another tensor, and whether the times are in order, None if unknown.
 
-    On a GPU everything is read with one wait.
+    On a GPU everything is read with one synchronisation.
     """
     if t.is_cpu:
         return [*extremes(t), *extremes(other)], None
@@ -70,5 +75,5 @@ def extremes(x: Tensor) -> tuple[float, float]:
     if core is not None and x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous():
         both: tuple[float, float] = core.extremes(x.data_ptr(), x.numel())
         return both
-    smallest, largest = torch.stack(x.detach().aminmax()).tolist()  # one wait, on a GPU
+    smallest, largest = torch.stack(x.detach().aminmax()).tolist()  # one synchronisation, on a GPU
     return smallest, largest

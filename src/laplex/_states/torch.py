@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex._prefixes import compose_matrices, compose_states, compose_vectors, following, prefixes, previous
+from laplex._small import outer, symmetric
 
 REFINEMENTS = 2  # of the factor, by Newton's method: composed maps lose more digits than a walk from point to point
 
@@ -42,11 +43,11 @@ def factor(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> tuple[Tensor, T
     unit = torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
     onward = following(steps)  # from every point to the next; nothing follows the last
     pushed = onward @ q[..., None]
-    maps = onward @ (unit - _outer(q, p) * over), _outer(p, p) * over, pushed @ pushed.mT * over
+    maps = onward @ (unit - outer(q, p) * over), outer(p, p) * over, pushed @ pushed.mT * over
     states = previous(prefixes(compose_states, maps)[2])
     for _ in range(REFINEMENTS):
         states = states + _correction(states, steps, p, q, diag)
-        states = (states + states.mT) / 2
+        states = symmetric(states)
     d = diag + (p * (q - (states @ p[..., None])[..., 0])).sum(-1)
     bad = ~(d.detach() > 0)
     failed = torch.where(bad.any(-1), bad.to(torch.int8).argmax(-1), -1)
@@ -65,11 +66,7 @@ def _units(p: Tensor, q: Tensor) -> Tensor:
 def _correction(states: Tensor, steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> Tensor:
     c = q - (states @ p[..., None])[..., 0]
     w = c / (diag + (p * c).sum(-1))[..., None]
-    left = steps @ previous(states + _outer(c, w)) @ steps.mT - states
+    left = steps @ previous(states + outer(c, w)) @ steps.mT - states
     loops = steps - (steps @ previous(w)[..., None]) @ previous(p)[..., None, :]
     left = torch.cat([-states[:, :1], left[:, 1:]], 1)
     return prefixes(compose_matrices, (loops, left))[1]
-
-
-def _outer(one: Tensor, two: Tensor) -> Tensor:
-    return one[..., :, None] * two[..., None, :]

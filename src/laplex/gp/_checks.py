@@ -28,7 +28,7 @@ def all_finite(x: Tensor) -> bool:
     return math.isfinite(x.item()) if x.numel() == 1 else all(map(math.isfinite, extremes(x)))
 
 
-def is_kernel(where: str, kernel: Any) -> None:
+def check_kernel(where: str, kernel: Any) -> None:
     """Raise unless ``kernel`` is a kernel."""
     if not isinstance(kernel, Kernel):
         raise TypeError(
@@ -76,13 +76,13 @@ def observed_times(t: Any) -> Tensor:
     return checked
 
 
-def nonempty(t: Sequence[Any]) -> Sequence[Any]:
+def list_of_series(t: Sequence[Any]) -> Sequence[Any]:
     """Return the list of series; it must not be empty, and every tensor in it must be a vector."""
     if len(t) == 0:
         raise ValueError(f"{WHERE}: `t` must have at least one series, got an empty list")
-    for i, one in enumerate(t):
-        if isinstance(one, Tensor) and one.dim() != 1:
-            raise ValueError(f"{WHERE}: in a list, `t` must have shapes (n_i,), got {tuple(one.shape)} for series {i}")
+    for i, row in enumerate(t):
+        if isinstance(row, Tensor) and row.dim() != 1:
+            raise ValueError(f"{WHERE}: in a list, `t` must have shapes (n_i,), got {tuple(row.shape)} for series {i}")
     return t
 
 
@@ -120,7 +120,7 @@ class Noise(NamedTuple):
     """The noise as it was given."""
 
     given: Tensor
-    spread: Tensor  # the same, expanded to the shape of the times
+    expanded: Tensor  # the same, expanded to the shape of the times
     is_deviation: bool  # a standard deviation, not a variance
 
 
@@ -223,7 +223,7 @@ def finite_observations(where: str, residual: Tensor, mean: Callable[[], Tensor 
     raise ValueError(f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out")
 
 
-def is_mean(where: str, mean: Any, *, many: bool) -> None:
+def check_mean(where: str, mean: Any, *, many: bool) -> None:
     """Raise unless the mean is a number, a tensor or a function; for many series it may be a list."""
     real = isinstance(mean, Tensor) and not mean.is_complex()
     if not (is_number(mean) or real or callable(mean) or (many and isinstance(mean, list | tuple))):
@@ -358,23 +358,23 @@ def last_size(values: Any) -> int:
     return shape[-1] if shape else 1
 
 
-def as_many(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
+def one_tensor_per_series(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
     """Return the list; it must have a tensor for each series."""
     if not isinstance(values, list | tuple) or len(values) != len(counts):
         got = len(values) if isinstance(values, list | tuple) else type(values).__name__
         raise ValueError(f"{WHERE}: `{name}` must be a list of {len(counts)} tensors, one for each series, got {got}")
-    for i, one in enumerate(values):
-        if not isinstance(one, Tensor):
-            raise TypeError(f"{WHERE}: `{name}` must be a list of tensors, got {type(one).__name__} for series {i}")
+    for i, row in enumerate(values):
+        if not isinstance(row, Tensor):
+            raise TypeError(f"{WHERE}: `{name}` must be a list of tensors, got {type(row).__name__} for series {i}")
     return list(values)
 
 
-def as_long(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
+def one_value_per_time(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
     """Return the list; it must have a tensor for each series, as long as the times of that series."""
-    checked = as_many(name, values, counts)
-    for i, (one, count) in enumerate(zip(checked, counts, strict=True)):
-        if one.shape != (count,):
-            raise ValueError(f"{WHERE}: `{name}` of series {i} must have the shape ({count},), got {tuple(one.shape)}")
+    checked = one_tensor_per_series(name, values, counts)
+    for i, (row, count) in enumerate(zip(checked, counts, strict=True)):
+        if row.shape != (count,):
+            raise ValueError(f"{WHERE}: `{name}` of series {i} must have the shape ({count},), got {tuple(row.shape)}")
     return checked
 
 
@@ -382,10 +382,10 @@ def chosen_terms(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] 
     """Which terms of a kernel belong to ``term``, one of them or a sum of some; None for all."""
     if term is None or term is kernel:
         return None
-    is_kernel(where, term)
-    wanted = {id(one) for one in term.terms()}
-    every = [id(one) for one in kernel.terms()]
-    if any(every.count(one) > 1 for one in wanted):
+    check_kernel(where, term)
+    wanted = {id(part) for part in term.terms()}
+    every = [id(part) for part in kernel.terms()]
+    if any(every.count(part) > 1 for part in wanted):
         raise ValueError(
             f"{where}: `kernel` must be a term that is in the sum once, got one that is in it several times; add "
             "different objects"
@@ -396,4 +396,4 @@ def chosen_terms(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] 
             f"{where}: `kernel` must be a term of the process's kernel, the same object as in the sum, or a sum of "
             f"some of its terms; got {type(term).__name__}, which is not one of its {len(known)} terms"
         )
-    return [one in wanted for one in every]
+    return [part in wanted for part in every]

@@ -3,8 +3,8 @@ r"""A Gaussian process given observations: mean, variance, covariance and sample
 Between two neighbouring points the state is moved from either side. With n the last point at or before a time t, and
 Phi the transitions over the gaps to t and from t,
 
-    S = Phi (S_n + d_n w_n w_n^T) Phi^T        f = Phi (f_n + w_n z_n)             what the points before t tell
-    N = Phi^T N_{n+1} Phi                      r = Phi^T r_{n+1}                   what those after it tell
+    S = Phi (S_n + d_n w_n w_n^T) Phi^T        f = Phi (f_n + w_n z_n)        the information from the points before t
+    N = Phi^T N_{n+1} Phi                      r = Phi^T r_{n+1}              the information from those after it
 
     mean = p^T f + c^T r        variance = p^T c - c^T N c        c = q - S p
 """
@@ -23,8 +23,8 @@ from laplex._checks.counts import generator as generator_on
 from laplex._small import product, times
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Reading, joined_readings, joined_steps
-from laplex._states.exposures import Events, System
-from laplex._states.likelihood import Line
+from laplex._states.exposures import Events
+from laplex._states.line import Line
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
 from laplex.gp._series import Series, padded, unpadded
@@ -60,10 +60,7 @@ class Conditional:
         self._terms = [term.components_by(lambda parameter: parameter.double().clone()) for term in terms]
         self._components = [component for term in self._terms for component in term]
         self._t = process.series.t.clone()
-        self._times = line.times if isinstance(line, Events) else line.take(self._t)
-        observed = None if isinstance(line, Events) else line.observed()
-        known = self._times.detach()
-        self._known = known if observed is None else torch.where(observed, known, torch.inf)  # in order
+        self._times, self._known = line.times.clone(), line.sorted_times().clone()
         self._held_information: Tensor | None = None
         self._held_gathered: Tensor | None = None
 
@@ -77,7 +74,7 @@ class Conditional:
         values = points.series.shaped(self._means(points)[..., 0])
         if with_mean:
             values = values + self._prior_mean("mean", points)
-        return points.given_back(values.to(self._dtype))
+        return points.in_callers_form(values.to(self._dtype))
 
     def variance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Any:
         """The variance of the process at times t, (*batch, m); never negative."""
@@ -87,7 +84,7 @@ class Conditional:
         p = points.reading.p
         removed = (c * times(inner, c)).sum(-1)
         variance = ((p * c).sum(-1) - removed).clamp(min=0.0)
-        return points.given_back(points.series.shaped(variance).to(self._dtype))
+        return points.in_callers_form(points.series.shaped(variance).to(self._dtype))
 
     def covariance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Tensor:
         """The covariance of the process at times t, (*batch, m, m), in O((n + m) m)."""
@@ -100,7 +97,7 @@ class Conditional:
         both = Joint.of_both(self, points)
         prior = both.chain.apply(torch.cat([units.new_zeros(h, n, m), units], 1)[both.rows()])
         prior = both.back(prior)  # the columns of K of the new times, at all times: (h, n + m, m)
-        covariance = prior[:, n:] - self._given(self._line.take(prior[:, :n]))._means(points)
+        covariance = prior[:, n:] - self._with_observations(self._line.take(prior[:, :n]))._means(points)
         return points.series.shaped((covariance + covariance.mT) / 2).to(self._dtype)
 
     def sample(
@@ -129,21 +126,21 @@ class Conditional:
         noise = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
         diag = self._factored.chain.diag
         noise = noise * torch.where(diag.isinf(), 0.0, diag).sqrt()[..., None]
-        correction = self._given(self._y - self._line.take(prior[:, :n]) - noise)._means(points)
+        correction = self._with_observations(self._y - self._line.take(prior[:, :n]) - noise)._means(points)
         values = points.series.shaped(prior[:, n:] + correction).movedim(-1, 0)
         if with_mean:
             values = values + self._prior_mean("sample", points)
         values = values.to(self._dtype)
-        return points.given_back(values if size is not None else values[0])
+        return points.in_callers_form(values if size is not None else values[0])
 
-    def _given(self, y: Tensor) -> Conditional:
-        """The same process given other observations."""
+    def _with_observations(self, y: Tensor) -> Conditional:
+        """The same process, given other observations."""
         other = copy.copy(self)
         other._y, other._held_gathered = y, None
         other._z, other._f = self._factored.whiten(y)
         return other
 
-    # --- What the observations tell at a point -----------------------------------------------------------------------
+    # --- The information from the observations at a point ------------------------------------------------------------
 
     # Each is computed when it is first asked for. (functools.cached_property takes a lock, which breaks a graph.)
 
@@ -192,13 +189,13 @@ class Conditional:
             times, band = process.series.shaped(self._t), process.band if band is None else band
         elif process.counts is not None:
             single = torch.Size()
-            given = [checks.new_times(where, one, single, process.t) for one in checks.as_many("t", t, process.counts)]
-            times, sizes = padded(given)
+            series_times = checks.one_tensor_per_series("t", t, process.counts)
+            times, sizes = padded([checks.new_times(where, tensor, single, process.t) for tensor in series_times])
             counts = sizes.tolist()
         else:
             times = checks.new_times(where, t, process.series.batch, process.t)
         if isinstance(band, list | tuple) and counts is not None:
-            band = padded(checks.as_long("band", band, counts))[0]
+            band = padded(checks.one_value_per_time("band", band, counts))[0]
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
         series = Series(times, batch, None, sort=False)
         bands = checks.bands(where, band, times)
@@ -217,7 +214,7 @@ def _snapshot(process: GaussianProcess) -> GaussianProcess:
 class Points(NamedTuple):
     """Times at which results are wanted."""
 
-    given: Conditional
+    conditional: Conditional
     series: Series
     t: Tensor  # (*batch, m), as the caller gave them
     reading: Reading  # what is read of the states there
@@ -229,7 +226,7 @@ class Points(NamedTuple):
     @classmethod
     def located(
         cls,
-        given: Conditional,
+        conditional: Conditional,
         series: Series,
         t: Tensor,
         band: Tensor | None,
@@ -238,40 +235,29 @@ class Points(NamedTuple):
         observed: bool,
     ) -> Points:
         """Locate times (*batch, m) among the observed points; ``mask`` chooses components of the kernel."""
-        components, line, sizes = given._components, given._line, given.process.series.counts
-        after = torch.searchsorted(given._known.contiguous(), series.t.detach().contiguous(), right=True)
-        last = given._known.shape[-1] if sizes is None else sizes[:, None]
+        components, line, sizes = conditional._components, conditional._line, conditional.process.series.counts
+        after = torch.searchsorted(conditional._known.contiguous(), series.t.detach().contiguous(), right=True)
+        last = conditional._known.shape[-1] if sizes is None else sizes[:, None]
         used = [True] * len(components) if mask is None else mask
-        chosen = [float(keep) for keep, one in zip(used, components, strict=True) for _ in range(one.size)]
+        chosen = [float(keep) for keep, component in zip(used, components, strict=True) for _ in range(component.size)]
         weights = series.t.new_tensor(chosen)
-        if isinstance(line, Events):
-            reading = line.reading(components, series.t, after - 1, weights, series.spread)
-        else:
-            flat_band = None if band is None else series.flat(band).long()
-            p, q = joined_readings(components, series.t, flat_band, series.spread)
-            reading = Reading(p * weights, q * weights)
+        flat_band = None if band is None else series.flat(band).long()
+        reading = line.reading(components, series.t, flat_band, after - 1, weights, series.per_series)
         following = torch.where(after < last, after, -1)
-        return cls(given, series, t, reading, after - 1, following, counts, observed)
+        return cls(conditional, series, t, reading, after - 1, following, counts, observed)
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """The transitions from the point before and to the point after, (h, m, s, s); 0 where there is none."""
-        line, ordered, steps = self.given._line, self.given._times, []
+        line, ordered = self.conditional._line, self.conditional._times
+        steps: list[Tensor] = []
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
             inside = index >= 0
-            step = self._steps(torch.where(inside, gap, 0.0))
+            step = line.steps(self.conditional._components, torch.where(inside, gap, 0.0), self.series.per_series)
             steps.append(torch.where(inside[..., None, None], step, 0.0))
-        if isinstance(line, Events):
-            steps[1] = line.reset(steps[1], line.starting(self.after.clamp(min=0)))
-        return steps[0], steps[1]
+        return steps[0], line.entering(steps[1], self.after)
 
-    def _steps(self, gaps: Tensor) -> Tensor:
-        components, line, spread = self.given._components, self.given._line, self.series.spread
-        if isinstance(line, Events):
-            return System.joined(components, spread).steps(gaps, line.count)
-        return joined_steps(components, gaps, spread)
-
-    def given_back(self, values: Tensor) -> Any:
+    def in_callers_form(self, values: Tensor) -> Any:
         """Return values (..., m) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
 
@@ -283,19 +269,19 @@ class Joint(NamedTuple):
     order: Tensor  # (h, n + m)
 
     @classmethod
-    def of_both(cls, given: Conditional, points: Points) -> Joint:
+    def of_both(cls, conditional: Conditional, points: Points) -> Joint:
         """Join the observed points and the new ones."""
-        components, process, series = given._components, given.process, given.process.series
-        t = torch.cat([given._t, points.series.t], 1)
+        components, process, series = conditional._components, conditional.process, conditional.process.series
+        t = torch.cat([conditional._t, points.series.t], 1)
         order = torch.argsort(t.detach(), dim=-1, stable=True)
         band = None if process.band is None else series.flat(process.band).long()
-        seen = joined_readings(components, given._t, band, series.spread)
+        seen = joined_readings(components, conditional._t, band, series.per_series)
         p, q = (
             torch.cat(both, 1).gather(1, order[..., None].expand(*order.shape, seen.p.shape[-1]))
             for both in zip(seen, points.reading, strict=True)
         )
         gaps = torch.nn.functional.pad(t.gather(1, order).diff(dim=1), (1, 0))
-        steps = joined_steps(components, gaps, series.spread)
+        steps = joined_steps(components, gaps, series.per_series)
         return cls(Chain(steps, p, q, torch.zeros_like(t)), order)
 
     def rows(self) -> tuple[Tensor, Tensor]:

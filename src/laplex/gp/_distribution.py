@@ -51,7 +51,7 @@ class ProcessDistribution(Distribution):
         expanded = self._get_checked_instance(ProcessDistribution, _instance)
         shape, old = torch.Size(batch_shape), self.process
         inner = shape[len(shape) - len(old.batch_shape) :]
-        expanded.process = old if inner == old.batch_shape else _spread(old, inner)
+        expanded.process = old if inner == old.batch_shape else _expanded(old, inner)
         super(ProcessDistribution, expanded).__init__(shape, self.event_shape, validate_args=False)
         expanded._validate_args = self._validate_args
         return expanded  # type: ignore[no-any-return]
@@ -68,8 +68,9 @@ class ProcessDistribution(Distribution):
     @property
     def variance(self) -> Tensor:
         """The prior variance of the observations, k(t, t) + diag."""
-        process, line = self.process, self.process._line()
-        chain = process._chain(process.kernel.components(), line)
+        process, engine = self.process, self.process.engine
+        line = engine.line()
+        chain = engine.chain(process.kernel.components(), line)
         prior = line.put((chain.p * chain.q).sum(-1))
         return (process.series.shaped(prior) + process.diag).expand(self._extended_shape())
 
@@ -90,7 +91,7 @@ class ProcessDistribution(Distribution):
         values = value.expand(*shape, *self.event_shape)
         if outer.numel() == 1:
             return self.process.log_likelihood(values.reshape(self._inner_shape())).reshape(shape)
-        factored, line = self.process._factored(f"{WHERE}.log_prob")
+        factored, line = self.process.engine.factored(f"{WHERE}.log_prob")
         residual = (values.double() - self._mean()).reshape(outer.numel(), -1, *self.event_shape)
         z, _ = factored.whiten(line.take(residual.permute(1, 2, 0)))  # one factor for all values
         quad = (z.square() * factored.over_d[..., None]).sum(-2).mT  # (values, series)
@@ -105,7 +106,7 @@ class ProcessDistribution(Distribution):
 
     def entropy(self) -> Tensor:
         """The entropy of each series, (*batch)."""
-        factored, _ = self.process._factored(f"{WHERE}.entropy")
+        factored, _ = self.process.engine.factored(f"{WHERE}.entropy")
         value = self.process.series.shaped(0.5 * (self._volume(factored) + self.event_shape.numel()))
         return value.expand(self.batch_shape)
 
@@ -122,7 +123,7 @@ class ProcessDistribution(Distribution):
         return torch.as_tensor(mean, dtype=torch.float64, device=self.process.t.device).expand(self._inner_shape())
 
 
-def _spread(process: GaussianProcess, batch: torch.Size) -> GaussianProcess:
+def _expanded(process: GaussianProcess, batch: torch.Size) -> GaussianProcess:
     """Expand the process to a larger batch."""
     t = process.t.expand(*batch, process.t.shape[-1])
     diag, mean, band, exposure = process.diag, process.mean, process.band, process.exposure

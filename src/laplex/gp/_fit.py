@@ -19,7 +19,7 @@ from laplex.gp._range import check_observations
 from laplex.gp._series import Series
 
 WHERE = "laplex.gp.fit"
-SPREAD = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
+RESTART_DEVIATION = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
 REFUSED = 1e10  # the loss where K + diag is not positive definite: it makes a search turn back
 
 
@@ -38,20 +38,20 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
         >>> sum(one.numel() for one in kernel.parameters())
         5
     """
-    checks.is_kernel("laplex.gp.trainable", kernel)
+    checks.check_kernel("laplex.gp.trainable", kernel)
     if not isinstance(batch_shape, list | tuple):
         raise TypeError(
             f"laplex.gp.trainable: `batch_shape` must be a tuple of positive integers, got {batch_shape!r}; use (3,) "
             "for 3 series"
         )
-    shape = [integer("laplex.gp.trainable", "batch_shape", one) for one in batch_shape]
-    copied = copy.deepcopy(kernel, {id(one): one for one in _tensors(kernel)})
+    shape = [integer("laplex.gp.trainable", "batch_shape", size) for size in batch_shape]
+    copied = copy.deepcopy(kernel, {id(tensor): tensor for tensor in _tensors(kernel)})
     for part in _parts(copied):
-        numbers = {name: float(part.__dict__[name]) for name in part.names if name in part.__dict__}
+        numbers = {name: float(part.__dict__[name]) for name in part.parameter_names if name in part.__dict__}
         logs = nn.ParameterDict()
         for name, number in numbers.items():
             delattr(part, name)
-            if name in part.signed:
+            if name in part.signed_parameters:
                 part.register_parameter(name, _parameter(shape, number))
             else:
                 logs[name] = _parameter(shape, math.log(number))
@@ -62,8 +62,8 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
 
 def fixed(kernel: Kernel) -> Kernel:
     """Copy a kernel, turning its trainable parameters into numbers, or into tensors where they hold several."""
-    checks.is_kernel("laplex.gp.fixed", kernel)
-    copied = copy.deepcopy(kernel, {id(one): one.detach().clone() for one in _tensors(kernel)})
+    checks.check_kernel("laplex.gp.fixed", kernel)
+    copied = copy.deepcopy(kernel, {id(tensor): tensor.detach().clone() for tensor in _tensors(kernel)})
     for part in _parts(copied):
         logs = getattr(part, "logs", None)
         values = {name: getattr(part, name) for name in (*part._parameters, *(logs or ()))}
@@ -72,7 +72,7 @@ def fixed(kernel: Kernel) -> Kernel:
         if logs is not None:
             del part.logs
         for name, value in values.items():
-            part._hold(name, float(value) if value.dim() == 0 else value.detach())
+            part._set(name, float(value) if value.dim() == 0 else value.detach())
     return copied
 
 
@@ -146,7 +146,7 @@ class _Search:
     def __init__(self, process: GaussianProcess, y: Any, noise: float | None) -> None:
         process = _with_savable_data(process)
         self.y, self.diag = _savable(y), _savable(process.diag.detach())
-        detached = {id(one): one.detach().clone() for one in process.kernel.buffers()}
+        detached = {id(tensor): tensor.detach().clone() for tensor in process.kernel.buffers()}
         kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
         mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module | nn.Parameter) else process.mean
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
@@ -156,7 +156,7 @@ class _Search:
         checks.finite_observations(WHERE, residual.detach(), lambda: self.process._mean_at(WHERE))
         # These raise errors that the search would take for a refusal.
         check_observations(WHERE, residual.detach())
-        self.process._check_variance(self.process._density(residual).variance)
+        self.process.engine.check_variance(self.process.engine.likelihood(residual).variance)
 
     def parameters(self) -> list[Tensor]:
         mean = self.process.mean
@@ -168,23 +168,24 @@ class _Search:
     def logarithms(self) -> set[int]:
         """The identities of the parameters that are logarithms."""
         parts = (getattr(part, "logs", {}) for part in _parts(self.process.kernel))
-        return {id(one) for logs in parts for one in logs.values()} | {id(self.log_noise)}
+        return {id(parameter) for logs in parts for parameter in logs.values()} | {id(self.log_noise)}
 
     def values(self) -> list[Tensor]:
-        return [one.detach().clone() for one in self.parameters()]
+        return [parameter.detach().clone() for parameter in self.parameters()]
 
     def load(self, values: Sequence[Tensor]) -> None:
-        for one, value in zip(self.parameters(), values, strict=True):
-            one.detach().copy_(value)
+        for parameter, value in zip(self.parameters(), values, strict=True):
+            parameter.detach().copy_(value)
 
     def scattered(self, values: Sequence[Tensor], generator: torch.Generator | None) -> list[Tensor]:
         """Draw logarithms at random around the given ones, and leave the rest as it is."""
         logs = self.logarithms()
         device = None if generator is None else generator.device
-        drawn = (torch.randn(one.shape, dtype=torch.float64, device=device, generator=generator) for one in values)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device, "generator": generator}
+        drawn = [torch.randn(value.shape, **options) for value in values]
         return [
-            value + SPREAD * noise.to(value) if id(one) in logs else value
-            for one, value, noise in zip(self.parameters(), values, drawn, strict=True)
+            value + RESTART_DEVIATION * noise.to(value) if id(parameter) in logs else value
+            for parameter, value, noise in zip(self.parameters(), values, drawn, strict=True)
         ]
 
     def loss(self, gradients: bool = False) -> float:
@@ -195,24 +196,24 @@ class _Search:
             try:  # a kernel refuses some parameters, such as CARMA where its states would grow; and noise may be NaN
                 if self.log_noise is not None:
                     process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
-                density = process._density(process._residual(WHERE, self.y)[0])
-                process._check_variance(density.variance)
+                result = process.engine.likelihood(process._residual(WHERE, self.y)[0])
+                process.engine.check_variance(result.variance)
             except ValueError:
                 return self._refuse()
             series = self.process.series
             points = series.batch.numel() * series.n if series.counts is None else series.counts.sum()
-            value = -2 * density.value.sum() / points
-        if max(density.failed.tolist()) >= 0 or not bool(torch.isfinite(value)):
+            value = -2 * result.value.sum() / points
+        if max(result.failed.tolist()) >= 0 or not bool(torch.isfinite(value)):
             return self._refuse()
         if gradients:
             bars = torch.autograd.grad(value, parameters, allow_unused=True)
-            for one, bar in zip(parameters, bars, strict=True):
-                one.grad = torch.zeros_like(one) if bar is None else bar.nan_to_num()
+            for parameter, bar in zip(parameters, bars, strict=True):
+                parameter.grad = torch.zeros_like(parameter) if bar is None else bar.nan_to_num()
         return float(value.detach())
 
     def _refuse(self) -> float:
-        for one in self.parameters():
-            one.grad = torch.zeros_like(one)
+        for parameter in self.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         return REFUSED
 
     def run(self, max_iter: int) -> float:
@@ -259,14 +260,14 @@ def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
     if t is process.t and mean is process.mean:
         return process
     series = Series(t, series.batch, _savable(series.counts))
-    band, exposure = _savable(process.band), _savable(process.exposure)
-    return _changed(process, t=t, mean=mean, series=series, band=band, exposure=exposure, diag=_savable(process.diag))
+    parts = {"series": series, "band": _savable(process.band), "exposure": _savable(process.exposure)}
+    return _changed(process, t=t, mean=mean, engine=process.engine.replaced(**parts), diag=_savable(process.diag))
 
 
 def _savable(value: Any) -> Any:
     """Return a value whose tensors autograd may save: those made in inference mode are copied."""
     if isinstance(value, list | tuple):
-        return [_savable(one) for one in value]
+        return [_savable(part) for part in value]
     return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
@@ -276,7 +277,7 @@ def _parameter(shape: Sequence[int], value: float, device: torch.device | None =
 
 def _parts(kernel: Kernel) -> Iterator[Kernel]:
     """The kernel and all kernels in it."""
-    return (one for one in list(kernel.modules()) if isinstance(one, Kernel))
+    return (module for module in list(kernel.modules()) if isinstance(module, Kernel))
 
 
 def _tensors(kernel: Kernel) -> list[Tensor]:

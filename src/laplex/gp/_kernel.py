@@ -20,10 +20,10 @@ from laplex._states.numbers import Number
 
 
 class _Reading(threading.local):
-    """How this thread's kernels read tensors (None: in float64), and what they make of what ``largest`` finds."""
+    """How this thread's kernels read tensors (None: in float64), and the numbers by which they choose components."""
 
     read: Callable[[Tensor], Any] | None = None
-    size: Callable[[float], float] | None = None
+    branch: Callable[[float], float] | None = None
 
 
 _reading = _Reading()
@@ -39,13 +39,13 @@ class Kernel(nn.Module, ABC):
 
     __module__ = "laplex.gp"
     __array_ufunc__ = None  # so that a NumPy number times a kernel is a kernel
-    names: tuple[str, ...] = ()  # all parameters
-    signed: tuple[str, ...] = ()  # those that need not be positive
+    parameter_names: tuple[str, ...] = ()  # all parameters
+    signed_parameters: tuple[str, ...] = ()  # those that need not be positive
 
     def __init__(self, **values: Any) -> None:
         super().__init__()
         for name, value in values.items():
-            self._hold(name, value)
+            self._set(name, value)
 
     @abstractmethod
     def components(self) -> list[Component]:
@@ -68,16 +68,19 @@ class Kernel(nn.Module, ABC):
         return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
 
     def components_by(
-        self, read: Callable[[Tensor], Any], size: Callable[[float], float] | None = None
+        self, read: Callable[[Tensor], Any], branch: Callable[[float], float] | None = None
     ) -> list[Component]:
-        """The components, with ``read(tensor)`` in place of every tensor, in the order in which they are read, and
-        ``size(number)`` in place of every number that ``largest`` finds, by which a kernel chooses its components."""
-        before = _reading.read, _reading.size
-        _reading.read, _reading.size = read, size
+        """The components, with ``read(tensor)`` in place of every tensor, in the order in which they are read.
+
+        ``branch(number)`` takes the place of every number by which a kernel chooses its components, so that a second
+        evaluation can repeat the choices of the first.
+        """
+        before = _reading.read, _reading.branch
+        _reading.read, _reading.branch = read, branch
         try:
             return self.components()
         finally:
-            _reading.read, _reading.size = before
+            _reading.read, _reading.branch = before
 
     def terms(self) -> list[Kernel]:
         """The kernels of which this one is the sum."""
@@ -86,7 +89,7 @@ class Kernel(nn.Module, ABC):
     @property
     def batch_shape(self) -> torch.Size:
         """The shape to which all parameters broadcast."""
-        values = [self._held(name) for name in self.names]
+        values = [self._get(name) for name in self.parameter_names]
         shapes = [value.shape for value in values if isinstance(value, Tensor) and value.dim()]
         shapes += [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
         return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
@@ -117,7 +120,7 @@ class Kernel(nn.Module, ABC):
             return modules["logs"][name].exp()
         return super().__getattr__(name)
 
-    def _hold(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: Any) -> None:
         """Keep a parameter. Tensors move with the module and are part of its state."""
         if type(value) is not Tensor and isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
@@ -126,22 +129,22 @@ class Kernel(nn.Module, ABC):
         else:
             setattr(self, name, float(value) if isinstance(value, numpy.generic) else value)
 
-    def _held(self, name: str) -> Any:
+    def _get(self, name: str) -> Any:
         """A parameter. Tensors are found here at once, and otherwise only after everything else."""
         value = self._buffers.get(name)
         return getattr(self, name) if value is None else value
 
-    def _positive(self, **values: Any) -> None:
+    def _set_positive(self, **values: Any) -> None:
         """Keep parameters that must be positive."""
         for name, value in values.items():
             self._check_number(name, value)
-            for one in _extremes(value):
-                if not 0 < one < math.inf:
-                    text = f"`{name}` must be positive and finite, got {one:g}"
+            for number in _extremes(value):
+                if not 0 < number < math.inf:
+                    text = f"`{name}` must be positive and finite, got {number:g}"
                     raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
-            self._hold(name, value)
+            self._set(name, value)
 
-    def _finite(self, **values: Any) -> None:
+    def _set_real(self, **values: Any) -> None:
         """Keep parameters of any sign."""
         for name, value in values.items():
             self._check_number(name, value)
@@ -149,7 +152,7 @@ class Kernel(nn.Module, ABC):
                 raise ValueError(
                     f"laplex.gp.{type(self).__name__}: `{name}` must be finite, got {_extremes(value)[0]:g}"
                 )
-            self._hold(name, value)
+            self._set(name, value)
 
     def _check_number(self, name: str, value: Any) -> None:
         numeric = isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
@@ -164,7 +167,7 @@ class Kernel(nn.Module, ABC):
 
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
-        value = self._held(name)
+        value = self._get(name)
         if not isinstance(value, Tensor):
             return float(value)
         return value.double() if _reading.read is None else _reading.read(value)
@@ -179,7 +182,7 @@ class Kernel(nn.Module, ABC):
         return values
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={shown(getattr(self, name))}" for name in self.names)
+        return ", ".join(f"{name}={shown(getattr(self, name))}" for name in self.parameter_names)
 
 
 class Sum(Kernel):
@@ -211,7 +214,7 @@ class Product(Kernel):
         self.left, self.right = left, right
 
     def components(self) -> list[Component]:
-        return [one.times(other) for one in self.left.components() for other in self.right.components()]
+        return [left.times(right) for left in self.left.components() for right in self.right.components()]
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         dense: Tensor = self.left(t1, t2) * self.right(t1, t2)
@@ -224,12 +227,12 @@ class Product(Kernel):
 class Scale(Kernel):
     """k(t, t') = factor kernel(t, t'), as ``factor * kernel``, with a positive number or tensor."""
 
-    names = ("factor",)
+    parameter_names = ("factor",)
 
     def __init__(self, kernel: Kernel, factor: Any) -> None:
         super().__init__()
         self.kernel = kernel
-        self._positive(factor=factor)
+        self._set_positive(factor=factor)
 
     def components(self) -> list[Component]:
         return [component.scaled(self._value("factor")) for component in self.kernel.components()]
@@ -243,10 +246,10 @@ class Scale(Kernel):
 
 
 def largest(value: Any) -> float:
-    """The largest of a parameter's values; infinite where they cannot be read at once."""
+    """The largest of a parameter's values, by which a kernel chooses; infinite where they cannot be read at once."""
     known = [float(numpy.max(value.value))] if isinstance(value, Number) else _extremes(value)
     number = max(known, default=math.inf)
-    return number if _reading.size is None else _reading.size(number)
+    return number if _reading.branch is None else _reading.branch(number)
 
 
 def _extremes(value: Any) -> list[float]:
@@ -255,7 +258,7 @@ def _extremes(value: Any) -> list[float]:
         return [as_float(value)]
     if not value.is_cpu or not plainly_eager() or not plain(value) or not value.numel():
         return []
-    return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
+    return [value.item()] if value.numel() == 1 else [extreme.item() for extreme in value.detach().aminmax()]
 
 
 def shown(value: Any) -> str:

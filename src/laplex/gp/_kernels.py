@@ -16,11 +16,11 @@ from laplex.gp._kernel import Kernel, largest
 class _Scaled(Kernel):
     """A kernel with a length scale and a standard deviation."""
 
-    names = ("scale", "sigma")
+    parameter_names = ("scale", "sigma")
 
     def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._positive(scale=scale, sigma=sigma)
+        self._set_positive(scale=scale, sigma=sigma)
 
 
 class Exponential(_Scaled):
@@ -94,7 +94,7 @@ class SHO(Kernel):
         omega: the angular frequency w, in place of the period.
     """
 
-    names = ("period", "quality", "sigma")
+    parameter_names = ("period", "quality", "sigma")
 
     def __init__(self, period: Any = None, quality: Any = 1.0, sigma: Any = 1.0, *, omega: Any = None) -> None:
         super().__init__()
@@ -102,19 +102,20 @@ class SHO(Kernel):
             got = "neither" if period is None else "both"
             raise ValueError(f"laplex.gp.SHO: either `period` or `omega` = 2 pi / period must be given, got {got}")
         if omega is not None:
-            self.names = ("omega", "quality", "sigma")
-        self._positive(**{self.names[0]: period if omega is None else omega}, quality=quality, sigma=sigma)
+            self.parameter_names = ("omega", "quality", "sigma")
+        first = {self.parameter_names[0]: period if omega is None else omega}
+        self._set_positive(**first, quality=quality, sigma=sigma)
 
     def components(self) -> list[Component]:
-        first, quality, sigma = map(self._value, self.names)
+        first, quality, sigma = map(self._value, self.parameter_names)
         return [*oscillator(self._frequency(first), quality, sigma**2)]
 
     def _frequency(self, first: Any) -> Any:
         """The angular frequency, from whichever of the two was given."""
-        return first if self.names[0] == "omega" else 2 * math.pi / first
+        return first if self.parameter_names[0] == "omega" else 2 * math.pi / first
 
     def evaluate(self, distance: Tensor) -> Tensor:
-        first, quality, sigma = self._over(distance, *self.names)
+        first, quality, sigma = self._over(distance, *self.parameter_names)
         return oscillation(distance, self._frequency(first), quality, sigma**2)
 
 
@@ -144,7 +145,7 @@ def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Te
     """The kernel of a damped oscillator, by its definition; complex numbers cover all quality factors."""
     far = distance.double()
     rate, frequency = (
-        torch.as_tensor(one, dtype=torch.float64, device=far.device) for one in (omega / (2 * quality), omega)
+        torch.as_tensor(number, dtype=torch.float64, device=far.device) for number in (omega / (2 * quality), omega)
     )
     square = (frequency - rate) * (frequency + rate)
     x = square * far * far  # near 0, cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x) are computed as series
@@ -168,11 +169,11 @@ class Cosine(Kernel):
         sigma: the standard deviation, positive.
     """
 
-    names = ("period", "sigma")
+    parameter_names = ("period", "sigma")
 
     def __init__(self, period: Any, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._positive(period=period, sigma=sigma)
+        self._set_positive(period=period, sigma=sigma)
 
     def components(self) -> list[Component]:
         omega = 2 * math.pi / self._value("period")
@@ -193,20 +194,20 @@ class Celerite(Kernel):
         d: the angular frequency, positive.
     """
 
-    names = ("a", "b", "c", "d")
-    signed = ("b",)
+    parameter_names = ("a", "b", "c", "d")
+    signed_parameters = ("b",)
 
     def __init__(self, a: Any, b: Any, c: Any, d: Any) -> None:
         super().__init__()
-        self._positive(a=a, c=c, d=d)
-        self._finite(b=b)
+        self._set_positive(a=a, c=c, d=d)
+        self._set_real(b=b)
 
     def components(self) -> list[Component]:
-        a, b, c, d = map(self._value, self.names)
+        a, b, c, d = map(self._value, self.parameter_names)
         return [Block(2, c, d * d, (a, b * d), smooth=False)]
 
     def evaluate(self, distance: Tensor) -> Tensor:
-        a, b, c, d = self._over(distance, *self.names)
+        a, b, c, d = self._over(distance, *self.parameter_names)
         return torch.exp(-c * distance) * (a * torch.cos(d * distance) + b * torch.sin(d * distance))
 
 
@@ -224,17 +225,18 @@ class Rotation(Kernel):
         sigma: the standard deviation, positive.
     """
 
-    names = ("period", "quality", "difference", "fraction", "sigma")
+    parameter_names = ("period", "quality", "difference", "fraction", "sigma")
 
     def __init__(self, period: Any, quality: Any, difference: Any, fraction: Any, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._positive(period=period, quality=quality, difference=difference, fraction=fraction, sigma=sigma)
+        self._set_positive(period=period, quality=quality, difference=difference, fraction=fraction, sigma=sigma)
 
     def components(self) -> list[Component]:
-        return [block for parts in self._oscillators(*map(self._value, self.names)) for block in oscillator(*parts)]
+        values = map(self._value, self.parameter_names)
+        return [block for parts in self._oscillators(*values) for block in oscillator(*parts)]
 
     def evaluate(self, distance: Tensor) -> Tensor:
-        values = self._over(distance, *self.names)
+        values = self._over(distance, *self.parameter_names)
         first, second = (oscillation(distance, *parts) for parts in self._oscillators(*values))
         return first + second
 
@@ -242,10 +244,10 @@ class Rotation(Kernel):
     def _oscillators(period: Any, quality: Any, difference: Any, fraction: Any, sigma: Any) -> tuple[Any, Any]:
         """Angular frequency, quality factor and variance of both. The frequency of the damped wave is 2 pi / period."""
         variance = sigma**2 / (1 + fraction)
-        one, two = 0.5 + quality + difference, 0.5 + quality
-        omega_one = 4 * math.pi * one / (period * (4 * one**2 - 1) ** 0.5)
-        omega_two = 8 * math.pi * two / (period * (4 * two**2 - 1) ** 0.5)
-        return (omega_one, one, variance), (omega_two, two, fraction * variance)
+        first, second = 0.5 + quality + difference, 0.5 + quality
+        first_omega = 4 * math.pi * first / (period * (4 * first**2 - 1) ** 0.5)
+        second_omega = 8 * math.pi * second / (period * (4 * second**2 - 1) ** 0.5)
+        return (first_omega, first, variance), (second_omega, second, fraction * variance)
 
 
 class Constant(Kernel):
@@ -255,11 +257,11 @@ class Constant(Kernel):
         sigma: the standard deviation, positive.
     """
 
-    names = ("sigma",)
+    parameter_names = ("sigma",)
 
     def __init__(self, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._positive(sigma=sigma)
+        self._set_positive(sigma=sigma)
 
     def components(self) -> list[Component]:
         return [Block(1, 0.0, 0.0, (self._value("sigma") ** 2,), smooth=True)]
@@ -276,20 +278,20 @@ class Linear(Kernel):
         center: a time; it should be near the data, because it is subtracted from the times.
     """
 
-    names = ("sigma", "center")
-    signed = ("center",)
+    parameter_names = ("sigma", "center")
+    signed_parameters = ("center",)
 
     def __init__(self, sigma: Any = 1.0, center: Any = 0.0) -> None:
         super().__init__()
-        self._positive(sigma=sigma)
-        self._finite(center=center)
+        self._set_positive(sigma=sigma)
+        self._set_real(center=center)
 
     def components(self) -> list[Component]:
         return [Trend(self._value("sigma") ** 2, self._value("center"))]
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         other = t1 if t2 is None else t2
-        sigma, center = self._over(t1, *self.names)
+        sigma, center = self._over(t1, *self.parameter_names)
         return sigma**2 * (t1[..., :, None] - center) * (other[..., None, :] - center)
 
     def evaluate(self, distance: Tensor) -> Tensor:

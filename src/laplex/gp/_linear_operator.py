@@ -12,6 +12,7 @@ from linear_operator.utils.errors import NotPSDError
 from linear_operator.utils.generic import _to_helper
 from torch import Tensor
 
+from laplex._small import block_diagonal
 from laplex._states.chain import Chain, Factored, factorise
 from laplex.gp import _checks as checks
 
@@ -64,7 +65,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         operator, columns = self._with(rhs)
         chain = operator._chain()
         x = operator._take(columns)
-        return operator._given_back(chain.apply(x) + chain.diag[..., None] * x, rhs)
+        return operator._in_callers_form(chain.apply(x) + chain.diag[..., None] * x, rhs)
 
     def _diagonal(self) -> Tensor:
         _, p, q, diag, order = self._args
@@ -97,10 +98,8 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     def _joined(self, other: StateLinearOperator) -> StateLinearOperator:
         """The sum of both operators: the states of both, side by side."""
         (steps, p, q, diag, order), (steps2, p2, q2, diag2, _) = self._args, other._args
-        one, two = p.shape[-1], p2.shape[-1]
-        upper = torch.nn.functional.pad(steps, (0, two))
-        lower = torch.nn.functional.pad(steps2, (one, 0))
-        parts = torch.cat([upper, lower], -2), torch.cat([p, p2], -1), torch.cat([q, q2], -1), diag + diag2, order
+        joined = block_diagonal([steps, steps2]), torch.cat([p, p2], -1), torch.cat([q, q2], -1)
+        parts = *joined, diag + diag2, order
         return StateLinearOperator(*parts, precision=self.dtype)
 
     def add_diagonal(self, diag: Tensor) -> StateLinearOperator:
@@ -108,7 +107,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         n = self.shape[-1]
         try:
             batch = torch.broadcast_shapes(diag.shape[:-1], self.batch_shape)
-            spread = diag.double().expand(*batch, n)
+            expanded = diag.double().expand(*batch, n)
         except RuntimeError:
             raise ValueError(
                 f"{WHERE}: `diag` must be a number, or broadcast to the diagonal of {tuple(self.shape)}, got "
@@ -116,7 +115,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
             ) from None
         operator = self if batch == self.batch_shape else self._expand_batch(batch)
         steps, p, q, old, order = operator._args
-        return StateLinearOperator(steps, p, q, old + spread.gather(-1, order), order, precision=self.dtype)
+        return StateLinearOperator(steps, p, q, old + expanded.gather(-1, order), order, precision=self.dtype)
 
     def _mul_constant(self, other: Any) -> StateLinearOperator:
         steps, p, q, diag, order = self._args
@@ -129,7 +128,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     def solve(self, right_tensor: Tensor, left_tensor: Tensor | None = None) -> Tensor:
         """A^-1 right, or left A^-1 right, exact."""
         operator, columns = self._with(right_tensor)
-        solved = operator._given_back(operator._factored().solve(operator._take(columns)), right_tensor)
+        solved = operator._in_callers_form(operator._factored().solve(operator._take(columns)), right_tensor)
         return solved if left_tensor is None else left_tensor @ solved
 
     def _solve(self, rhs: Tensor, preconditioner: Any = None, num_tridiag: int | None = 0) -> Any:
@@ -200,7 +199,7 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
     def _shaped(self, values: Tensor) -> Tensor:
         return values.reshape((*self.batch_shape, *values.shape[1:]))
 
-    def _given_back(self, values: Tensor, rhs: Tensor) -> Tensor:
+    def _in_callers_form(self, values: Tensor, rhs: Tensor) -> Tensor:
         result = self._shaped(self._put(values)).to(rhs.dtype)
         return result[..., 0] if rhs.dim() == 1 else result
 

@@ -8,26 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from laplex._checks.counts import flag, is_number
 from laplex._checks.counts import generator as generator_on
 from laplex._checks.solves import warn_of_lost_digits
-from laplex._eager import is_trained, normal_mode
-from laplex._states.arithmetic import blocks_of_numbers
-from laplex._states.blocks import blocks_only, stacked, variance_of
-from laplex._states.chain import Chain, Factored, factorise
-from laplex._states.components import Component, joined_readings, joined_steps
-from laplex._states.density import Density, read
+from laplex._states.chain import Factored
 from laplex._states.exposures import Events
-from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
+from laplex._states.line import Line
 from laplex._states.order import extremes
-from laplex._states.walk import Numbers, Reader, Walk, numbers, walkable
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
+from laplex.gp._engine import Engine
 from laplex.gp._kernel import Kernel
-from laplex.gp._range import check_observations, check_variance, is_finite, refuse_numbers
+from laplex.gp._range import check_observations, has_valid_parameters, refuse_numbers
 from laplex.gp._series import Series, padded, unpadded
 
 Mean = float | Tensor | Callable[[Tensor], Tensor]
@@ -86,28 +80,24 @@ class GaussianProcess:
         band: Any = None,
         exposure: Any = None,
     ) -> None:
-        checks.is_kernel(checks.WHERE, kernel)
-        checks.is_mean(checks.WHERE, mean, many=isinstance(t, list | tuple))
-        self.kernel, self.mean = kernel, mean
+        checks.check_kernel(checks.WHERE, kernel)
+        checks.check_mean(checks.WHERE, mean, many=isinstance(t, list | tuple))
+        self.mean = mean
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
-            t, sizes = padded([checks.observed_times(one) for one in checks.nonempty(t)])
+            t, sizes = padded([checks.observed_times(times) for times in checks.list_of_series(t)])
             self.t, self.counts = t, sizes.tolist()
         else:
             self.t = checks.observed_times(t)
         batch = checks.batch(self.t, kernel.batch_shape)
         noise = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
         ordered = checks.check_values(self.t, noise)
-        self._noise, self._is_deviation = noise.spread, noise.is_deviation
-        self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
-        self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
+        bands = checks.bands(checks.WHERE, self._padded("band", band), self.t)
+        exposures = checks.exposures(exposure, self.t, batch, self.counts, bands)
         counts = None if sizes is None else sizes.expand(batch).reshape(-1).contiguous()
-        self.series = Series(self.t, batch, counts, ordered=ordered)
-        self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held_diag": None}  # a copy's noise is a tensor with other writes
+        series = Series(self.t, batch, counts, ordered=ordered)
+        self.engine = Engine(kernel, series, noise.expanded, noise.is_deviation, bands, exposures)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.counts)} series of {self.counts} times" if self.counts else f"times {tuple(self.t.shape)}"
@@ -119,16 +109,40 @@ class GaussianProcess:
         return self.series.batch
 
     @property
+    def series(self) -> Series:
+        """The times as series of sorted points."""
+        return self.engine.series
+
+    @property
+    def band(self) -> Tensor | None:
+        """The bands of the times."""
+        return self.engine.band
+
+    @property
+    def exposure(self) -> Tensor | None:
+        """The lengths of the exposures."""
+        return self.engine.exposure
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel; another one may take its place."""
+        return self.engine.kernel
+
+    @kernel.setter
+    def kernel(self, kernel: Kernel) -> None:
+        self.engine = self.engine.replaced(kernel=kernel)
+
+    @property
     def diag(self) -> Tensor:
         """The variance of the noise, (*batch, n)."""
-        return self._noise.square() if self._is_deviation else self._noise
+        return self.engine.diag
 
     @diag.setter
     def diag(self, value: Any) -> None:
         noise = checks.noise(value, None, self.t, self.series.batch)
         if checks.readable(noise.given):
             checks.check_noise_range(noise, *extremes(noise.given))
-        self._noise, self._is_deviation = noise.spread, False
+        self.engine = self.engine.replaced(noise=noise.expanded, is_deviation=False)
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
 
@@ -136,142 +150,20 @@ class GaussianProcess:
         """The log density of y (*batch, n): a number for each series, (*batch)."""
         where = f"{checks.WHERE}.log_likelihood"
         residual, dtype = self._residual(where, y)
-        density = self._density(residual)
-        if checks.readable(density.value):  # otherwise the results are NaN where something is wrong
-            values, loss, failed, variance = density.read()
-            self._check_variance(variance)
+        result = self.engine.likelihood(residual)
+        if checks.readable(result.value):  # otherwise the results are NaN where something is wrong
+            values, loss, failed, variance = result.read()
+            self.engine.check_variance(variance)
             if not all(map(math.isfinite, values)):
                 checks.finite_observations(where, residual, lambda: self._mean_at(where))
                 check_observations(where, residual)
-            self._check_pivots(where, failed)
-            if any(map(math.isnan, values)) and is_finite(self.kernel):
+            self.engine.check_pivots(where, failed)
+            if any(map(math.isnan, values)) and has_valid_parameters(self.kernel):
                 refuse_numbers(self.kernel)
             warn_of_lost_digits(where, max(loss))
         if dtype == torch.float64:
-            return density.value
-        return density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
-
-    def _density(self, y: Tensor) -> Density:
-        """The likelihood of y (*batch, n), the observations minus the mean."""
-        series = self.series
-        walks = self.exposure is None and walkable(self.t, self._noise, y)
-        given = self._numbers() if walks else None
-        if given is not None:
-            inputs = [series.complete(part) for part in (self.t, self.diag, y)]
-            return Walk(given, *series.ordered(), series.counts, self._chain_value).density(*inputs)
-        line, diag, flat = self._line(), self._flat_diag(), series.flat(y)
-        if not walks and isinstance(line, Line):
-            known = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
-            if known is not None:
-                blocks, variance = known
-                return self._density_of(block_likelihood(line, blocks, diag, flat), variance)
-        return self._density_of(*self._likelihood(self._components(), line, diag, flat))
-
-    def _density_of(self, result: Result, variance: float | Tensor) -> Density:
-        return Density(self.series.shaped(self._value(result)), result.loss, result.failed, variance)
-
-    def _numbers(self) -> Numbers | None:
-        """The numbers of the kernel, if it is made of blocks by arithmetic alone."""
-        reader = Reader(self.series.batch)
-        try:
-            return numbers(self.kernel.components_by(reader), reader)
-        except (ArithmeticError, TypeError):
-            return None  # the kernel is then computed with tensors, which allow division by 0, and more
-
-    def _chain_value(self, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
-        """The likelihood by a chain of states, as a function of everything it depends on."""
-        series, rest = self.series, iter(parameters)
-        components = self.kernel.components_by(lambda _: next(rest).double())
-        flat = [part.reshape(-1, series.n) for part in (t, diag, y)]
-        line = line_between(flat[0], series.ordered()[1], series.counts)
-        return series.shaped(self._value(self._likelihood(components, line, *flat[1:])[0]))
-
-    def _value(self, result: Result) -> Tensor:
-        n = self.series.n if self.series.counts is None else self.series.counts.double()
-        return -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
-
-    def _likelihood(
-        self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor
-    ) -> tuple[Result, float | Tensor]:
-        """The likelihood for these components, and k(0); diag and y are (h, n) in the caller's order."""
-        blocks = blocks_only(components)
-        if blocks is not None and isinstance(line, Line):
-            variance = variance_of(blocks)
-            variance = self.series.spread(variance.detach()) if isinstance(variance, Tensor) else variance
-            return block_likelihood(line, stacked(blocks, self.series.spread), diag, y), variance
-        chain = self._chain(components, line)
-        return chain_likelihood(line, chain, line.take(y)), chain.variance()
-
-    def _flat_diag(self) -> Tensor:
-        """The variance of the noise, (h, n); a contiguous copy is held where nobody asks for its gradient."""
-        noise = self._noise
-        if noise.requires_grad or not checks.readable(noise) or noise.is_inference() or is_trained(noise):
-            return self.series.flat(self.diag)
-        held = self._held_diag
-        if held is None or held[0] is not noise or held[1] != noise._version:
-            with normal_mode():
-                held = noise, noise._version, self.series.flat(self.diag).contiguous()
-            self._held_diag = held
-        return held[2]
-
-    def _line(self) -> Line | Events:
-        if self.exposure is None:
-            return self.series.line()
-        return Events(self.series.t, self.series.flat(self.exposure))
-
-    def _chain(self, components: Sequence[Component], line: Line | Events) -> Chain:
-        series = self.series
-        if isinstance(line, Events):
-            return line.chain(components, self._flat_diag(), series.spread)
-        steps = joined_steps(components, line.gaps, series.spread)
-        band = None if self.band is None else line.take(series.flat(self.band)).long()
-        p, q = joined_readings(components, line.take(series.t), band, series.spread)
-        return Chain(steps, p, q, line.masked(line.take(self._flat_diag())))
-
-    def _factored(self, where: str) -> tuple[Factored, Line | Events]:
-        line = self._line()
-        chain = self._chain(self._components(), line)
-        factored, failed = factorise(chain)
-        if checks.readable(failed):  # else the results are NaN
-            points, variance = read(failed, chain.variance())
-            self._check_variance(variance)
-            if max(points) >= 0 and not chain.is_finite() and is_finite(self.kernel):
-                refuse_numbers(self.kernel)
-            self._check_pivots(where, points)
-        return factored, line
-
-    def _solver(self, where: str) -> tuple[Factored, Line | Events]:
-        """The factor for solves, with a warning where the matrix is nearly singular."""
-        factored, line = self._factored(where)
-        loss = (factored.chain.variance()[:, None] * factored.over_d).detach().sum(-1)
-        if checks.readable(loss):
-            warn_of_lost_digits(where, max(loss.tolist()), "; what is solved loses digits, too")
-        return factored, line
-
-    def _components(self) -> list[Component]:
-        """The components of the kernel."""
-        try:
-            return self.kernel.components()
-        except ArithmeticError:
-            refuse_numbers(self.kernel)
-
-    def _check_variance(self, variance: Any) -> None:
-        """Raise if k(0), a number or one for each series, is too large, or too small even with the noise."""
-        check_variance(variance, self.kernel, lambda: self.diag)
-
-    def _check_pivots(self, where: str, failed: Sequence[float]) -> None:
-        """Raise if K + diag is not positive definite: if a series has a point without a positive pivot."""
-        if max(failed) >= 0:
-            series = next(i for i, point in enumerate(failed) if point >= 0)
-            time = self._time(series, int(failed[series]))
-            raise LinAlgError(
-                f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
-                "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
-            )
-
-    def _time(self, series: int, point: int) -> float:
-        line = self._line()
-        return float((line.times if isinstance(line, Events) else self.series.sorted_times)[series, point])
+            return result.value
+        return result.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
     # --- Predictions -------------------------------------------------------------------------------------------------
 
@@ -286,7 +178,7 @@ class GaussianProcess:
         residual, dtype = self._residual(where, y)
         checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
-        factored, line = self._solver(where)
+        factored, line = self.engine.solver(where)
         return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
 
     def predict(
@@ -317,11 +209,11 @@ class GaussianProcess:
         where = f"{checks.WHERE}.predict"
         if flag(where, "return_var", return_var) and flag(where, "return_cov", return_cov):
             raise ValueError(f"{where}: `return_var` and `return_cov` exclude each other, got both")
-        given = self.condition(y)
-        mean = given.mean(t, include_mean=include_mean, kernel=kernel, band=band)
+        conditional = self.condition(y)
+        mean = conditional.mean(t, include_mean=include_mean, kernel=kernel, band=band)
         if return_var:
-            return Prediction(mean, given.variance(t, kernel=kernel, band=band))
-        return Prediction(mean, given.covariance(t, kernel=kernel, band=band)) if return_cov else mean
+            return Prediction(mean, conditional.variance(t, kernel=kernel, band=band))
+        return Prediction(mean, conditional.covariance(t, kernel=kernel, band=band)) if return_cov else mean
 
     def leave_one_out(self, y: Any) -> Prediction:
         """Mean and variance of every observation, noise included, given all others, (*batch, n) each, in O(n)."""
@@ -329,14 +221,14 @@ class GaussianProcess:
         residual, dtype = self._residual(where, y)
         checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
-        factored, line = self._solver(where)
+        factored, line = self.engine.solver(where)
         variance = 1 / torch.where(
             factored.over_d == 0, 1.0, factored.inverse_diagonal()
         )  # 1 where nothing is observed
         ordered = line.take(flat)
         mean = ordered - factored.solve(ordered[..., None])[..., 0] * variance
         mean, variance = (self.series.shaped(line.put(part)) for part in (mean, variance))
-        return Prediction(*(self._given_back(part.to(dtype)) for part in (mean + self._mean_at(where), variance)))
+        return Prediction(*(self._in_callers_form(part.to(dtype)) for part in (mean + self._mean_at(where), variance)))
 
     # --- Samples and solves ------------------------------------------------------------------------------------------
 
@@ -347,12 +239,12 @@ class GaussianProcess:
         where = f"{checks.WHERE}.sample"
         draws, with_mean = checks.draws(where, size), flag(where, "include_mean", include_mean)
         generator_on(where, generator, self.t.device, "t")
-        factored, line = self._factored(where)
+        factored, line = self.engine.factored(where)
         drawn = self._coloured(factored, line, draws, generator)  # (h, n, draws)
         values = self.series.shaped(drawn).movedim(-1, 0)
         if with_mean:
             values = values + self._mean_at(where)
-        return self._given_back(values if size is not None else values[0])
+        return self._in_callers_form(values if size is not None else values[0])
 
     def distribution(self) -> ProcessDistribution:
         """The observations, noise included, as a ``torch.distributions.Distribution``."""
@@ -360,12 +252,12 @@ class GaussianProcess:
 
     def apply_inverse(self, y: Tensor) -> Tensor:
         """(K + diag)^-1 y for y (*batch, n), or for columns (*batch, n, m)."""
-        return self._columns("apply_inverse", y, self._solver, lambda factored, x: factored.solve(x))
+        return self._columns("apply_inverse", y, self.engine.solver, lambda factored, x: factored.solve(x))
 
     def dot_tril(self, y: Tensor) -> Tensor:
         """L y, where L L^T = K + diag and L is lower triangular in the order of time: y (*batch, n) or columns."""
         return self._columns(
-            "dot_tril", y, self._factored, lambda factored, x: factored.colour(factored.roots()[..., None] * x)
+            "dot_tril", y, self.engine.factored, lambda factored, x: factored.colour(factored.roots()[..., None] * x)
         )
 
     def _columns(
@@ -396,7 +288,7 @@ class GaussianProcess:
 
     def _residual(self, where: str, y: Any) -> tuple[Tensor, torch.dtype]:
         """Observations minus the mean, which broadcast to (*batch, n), and the dtype of results."""
-        values = checks.observations(where, self._padded("y", y), self.series.batch, self.t.shape)
+        values = checks.observations(where, self._padded("y", y), self.engine.series.batch, self.t.shape)
         checks.same_device(where, "y", values, self.t)
         residual = values.double()
         if not is_number(self.mean) or self.mean != 0:
@@ -418,9 +310,9 @@ class GaussianProcess:
             return values
         one_for_all = len(set(self.counts)) > 1 and checks.last_size(values) > 1
         if isinstance(values, list | tuple) or one_for_all:
-            return padded(checks.as_long(name, values, self.counts))[0]
+            return padded(checks.one_value_per_time(name, values, self.counts))[0]
         return values
 
-    def _given_back(self, values: Tensor) -> Any:
+    def _in_callers_form(self, values: Tensor) -> Any:
         """Return values (..., n) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)

@@ -26,7 +26,7 @@ def check_variance(variance: Any, kernel: Kernel, diag: Callable[[], Tensor]) ->
     """
     each = variance.detach().cpu().numpy() if isinstance(variance, Tensor) else variance
     smallest, largest = (each, each) if isinstance(each, float) else (numpy.min(each), numpy.max(each))
-    if math.isnan(largest) and is_finite(kernel):
+    if math.isnan(largest) and has_valid_parameters(kernel):
         refuse_numbers(kernel)
     if smallest < SMALLEST and plain(noise := diag()):
         each = numpy.maximum(each, noise.detach().amax(-1).reshape(-1).cpu().numpy())
@@ -61,15 +61,16 @@ def refuse_numbers(kernel: Kernel) -> NoReturn:
     )
 
 
-def is_finite(kernel: Kernel) -> bool:
-    """Whether all numbers of a kernel are finite and have the sign they must have; on a GPU it waits for each."""
+def has_valid_parameters(kernel: Kernel) -> bool:
+    """Whether all numbers of a kernel are finite and have the right sign; on a GPU each takes a synchronisation."""
     parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
-    named = [(part, name) for part in parts for name in part.names]
+    named = [(part, name) for part in parts for name in part.parameter_names]
     tensors = [*kernel.parameters(), *kernel.buffers()]
-    return all(bool(one.isfinite().all()) for one in tensors) and all(_is_possible(*one) for one in named)
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
+    return finite and all(_is_possible(part, name) for part, name in named)
 
 
 def _is_possible(kernel: Kernel, name: str) -> bool:
     value = torch.as_tensor(getattr(kernel, name), dtype=torch.float64)
-    right_sign = torch.ones_like(value, dtype=torch.bool) if name in kernel.signed else value > 0
+    right_sign = torch.ones_like(value, dtype=torch.bool) if name in kernel.signed_parameters else value > 0
     return bool((value.isfinite() & right_sign).all())

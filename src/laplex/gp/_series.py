@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from laplex._eager import is_trained, normal_mode, plainly_eager
 from laplex._states.components import Value
-from laplex._states.likelihood import Line, line_between
+from laplex._states.line import Line, line_between, line_over
 from laplex._states.order import sort_times
 
 
@@ -29,7 +29,7 @@ class Series:
         Pass ``sort=False`` if nobody needs the line. ``ordered`` says whether t is in order, if that is known.
         """
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
-        self._given = t
+        self.caller_times = t  # (*any, n), as the caller gave them
         self._line: Line | None = None
         self._version: int | None = None  # how often the times were changed in place; None if that is not known
         if sort and not is_trained(t):  # trained times are sorted each time they are used: they may have moved
@@ -38,26 +38,26 @@ class Series:
     @property
     def t(self) -> Tensor:
         """The times (h, n), in the caller's order."""
-        return self.flat(self._given)
+        return self.flat(self.caller_times)
 
     def _sort(self, ordered: bool | None = None) -> None:
         with normal_mode():  # later calls may differentiate
-            self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts, ordered)
+            self._order, self._sorted_times = sort_times(self.flat(self.caller_times.detach()), self.counts, ordered)
         self._line, self._version = None, 0
         if plainly_eager():
-            unknown = self._given.is_inference() or is_trained(self._given)
-            self._version = None if unknown else self._given._version
+            unknown = self.caller_times.is_inference() or is_trained(self.caller_times)
+            self._version = None if unknown else self.caller_times._version
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_line": None, "_version": -1}  # a copy's times are a tensor with other writes
 
     def _is_differentiated(self) -> bool:
         """Whether the times may be differentiated, now or later. In forward mode a tensor does not show this."""
-        return self._given.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
+        return self.caller_times.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
 
     def _follow(self) -> None:
         """Sort again if the times have changed since, by an optimizer, say."""
-        if self._version is None or (plainly_eager() and self._given._version != self._version):
+        if self._version is None or (plainly_eager() and self.caller_times._version != self._version):
             self._sort()
 
     def ordered(self) -> tuple[Tensor, Tensor | None]:
@@ -85,10 +85,7 @@ class Series:
 
     def _fixed_line(self) -> Line:
         gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
-        if self.counts is not None:
-            points = torch.arange(self.n, device=gaps.device)
-            gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
-        return Line(gaps, self._order, self.counts)
+        return line_over(self.t, gaps, self._order, self.counts)
 
     def complete(self, values: Tensor) -> Tensor:
         """Expand values that broadcast to (*batch, n) to a number for each point, in float64."""
@@ -106,18 +103,18 @@ class Series:
         """Return (h, ...) as (*batch, ...): the inverse of :meth:`flat`."""
         return values.reshape((*self.batch, *values.shape[1:]))
 
-    def spread(self, value: Value) -> Tensor:
+    def per_series(self, value: Value) -> Tensor:
         """A parameter of a kernel as one number per series."""
         if isinstance(value, Tensor):
-            return value.to(self._given).expand(self.batch).reshape(self.batch.numel())
-        return self._given.new_full((self.batch.numel(),), value)
+            return value.to(self.caller_times).expand(self.batch).reshape(self.batch.numel())
+        return self.caller_times.new_full((self.batch.numel(),), value)
 
 
 def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Return tensors (n_i,) as one (series, n), each padded with its last number, and their sizes."""
-    size = max(len(one) for one in values)
-    rows = [torch.cat([one, one[-1:].expand(size - len(one))]) for one in values]
-    return torch.stack(rows), torch.tensor([len(one) for one in values], device=values[0].device)
+    size = max(len(tensor) for tensor in values)
+    rows = [torch.cat([tensor, tensor[-1:].expand(size - len(tensor))]) for tensor in values]
+    return torch.stack(rows), torch.tensor([len(tensor) for tensor in values], device=values[0].device)
 
 
 def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:

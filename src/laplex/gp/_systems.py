@@ -43,7 +43,7 @@ class StateSpace(Kernel):
                 raise ValueError(f"laplex.gp.StateSpace: `{name}` must be a tensor of shape {needed}, got {got}")
             if not value.is_floating_point():
                 raise TypeError(f"laplex.gp.StateSpace: `{name}` must be of floating point, got {value.dtype}")
-            self._hold(name, value)
+            self._set(name, value)
         if plainly_eager() and plain(noise):
             _check_covariance("laplex.gp.StateSpace", "noise", noise.detach().double())
 
@@ -100,8 +100,8 @@ class CARMA(Kernel):
                 f"laplex.gp.CARMA: `beta` must have 1 to {alpha.shape[-1]} coefficients, at most as many as `alpha`, "
                 f"got {beta.shape[-1]}"
             )
-        self._hold("alpha", alpha)
-        self._hold("beta", beta)
+        self._set("alpha", alpha)
+        self._set("beta", beta)
 
     def extra_repr(self) -> str:
         return f"alpha={shown(self.alpha)}, beta={shown(self.beta)}"
@@ -152,14 +152,14 @@ class Bands(Kernel):
             what = "one with bands" if isinstance(kernel, Kernel) else type(kernel).__name__
             raise TypeError(f"laplex.gp.Bands: `kernel` must be a kernel of laplex.gp without bands, got {what}")
         self.kernel = kernel
-        for name, given in (("value", value), ("slope", slope)):
-            if given is None and name == "slope":
+        for name, tensor in (("value", value), ("slope", slope)):
+            if tensor is None and name == "slope":
                 continue
-            if not isinstance(given, Tensor) or given.dim() != 1 or given.shape != value.shape:
-                got = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            if not isinstance(tensor, Tensor) or tensor.dim() != 1 or tensor.shape != value.shape:
+                got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise ValueError(f"laplex.gp.Bands: `{name}` must be a tensor with a number for each band, got {got}")
-        self._hold("value", value)
-        self._hold("slope", slope)
+        self._set("value", value)
+        self._set("slope", slope)
 
     def components(self) -> list[Component]:
         value, slope = self.value.clone(), None if self.slope is None else self.slope.clone()

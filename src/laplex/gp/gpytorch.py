@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._states.components import joined_readings, joined_steps
 from laplex.gp import _checks as checks
 from laplex.gp._fit import trainable
 from laplex.gp._kernel import Kernel
@@ -58,7 +57,7 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
     def __init__(
         self, kernel: Kernel, *, batch_shape: Sequence[int] = (), active_dims: tuple[int, ...] | None = None
     ) -> None:
-        checks.is_kernel(WHERE, kernel)
+        checks.check_kernel(WHERE, kernel)
         if any(isinstance(part, Bands) for part in kernel.modules()):
             raise ValueError(
                 f"{WHERE}: `kernel` must be one without bands; use a laplex.gp.GaussianProcess with `band`"
@@ -117,13 +116,10 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
         batch = torch.Size(torch.broadcast_shapes(t.shape[:-1], self.kernel.batch_shape))
         series, components = Series(t, batch, None), self.kernel.components()
         line = series.line()
-        steps = joined_steps(components, line.gaps, series.spread)
-        p, q = joined_readings(components, line.take(series.t), None, series.spread)
-        order = line.order
+        chain, order = line.chain(components, torch.zeros_like(series.t), series.per_series), line.order
         if order is None:
             order = torch.arange(series.n, device=t.device).expand_as(series.t)
-        parts = steps, p.expand(steps.shape[:-1]), q.expand(steps.shape[:-1]), torch.zeros_like(series.t), order
-        return StateLinearOperator(*(series.shaped(part) for part in parts), precision=dtype)
+        return StateLinearOperator(*(series.shaped(part) for part in (*chain, order)), precision=dtype)
 
     def _paired(self, t1: Tensor, t2: Tensor) -> Tensor:
         """k(t1_i, t2_i), (*batch, n)."""

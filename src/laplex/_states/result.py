@@ -1,4 +1,4 @@
-"""What a likelihood returns, from C++ or from a GPU, and how it is read: with one wait."""
+"""What a likelihood returns, from C++ or from a GPU, and how it is read: with one synchronisation of the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex._states.numbers import Real
 
 
-class Density(NamedTuple):
+class LikelihoodResult(NamedTuple):
     """The likelihood of each of h series."""
 
     value: Tensor  # (*batch): the logarithm of the density
@@ -31,8 +31,8 @@ class Density(NamedTuple):
 
 
 def read(*values: Tensor) -> list[list[float]]:
-    """Read tensors of one shape, (h,) each; on a GPU with one wait for all of them."""
+    """Read tensors of one shape, (h,) each; on a GPU with one synchronisation for all of them."""
     if values[0].device.type == "cpu":
-        return [one.tolist() for one in values]
-    lists: list[list[float]] = torch.stack([one.detach().double() for one in values]).tolist()
+        return [value.tolist() for value in values]
+    lists: list[list[float]] = torch.stack([value.detach().double() for value in values]).tolist()
     return lists

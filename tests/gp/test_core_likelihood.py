@@ -8,7 +8,7 @@ from torch.linalg import LinAlgError
 from torch.utils.flop_counter import FlopCounterMode
 
 from laplex import gp
-from laplex._states import walk
+from laplex._states import core_likelihood
 from laplex._states.numbers import Number
 from processes import (
     KERNELS,
@@ -84,8 +84,8 @@ def test_long_series_are_walked_again(in_order, monkeypatch):
     diag, y = observed(t.detach())
     scale = as_tensor(1.7).requires_grad_()
     results = []
-    for compiled in (walk.core, None):
-        monkeypatch.setattr(walk, "core", compiled)
+    for compiled in (core_likelihood.core, None):
+        monkeypatch.setattr(core_likelihood, "core", compiled)
         process = gp.GaussianProcess(gp.Exponential(scale, 0.8), t, diag=diag.requires_grad_())
         results.append(gradients(process, y, t, diag, scale))
     for got, want in zip(*results):
@@ -199,11 +199,11 @@ def test_arithmetic_with_tensors_is_refused(operation):
 
 
 @pytest.mark.parametrize("case", KERNELS, ids=[case.name for case in KERNELS])
-def test_which_kernels_are_walked(case):
+def test_which_kernels_the_core_takes(case):
     """All sums of blocks of at most 32 states, with tensors as with numbers."""
     t = uniform(seeded(6), 30)
     for kernel in (case.kernel(), case.build(**case.tensors())):
-        numbers = gp.GaussianProcess(kernel, t, diag=0.1)._numbers()
+        numbers = gp.GaussianProcess(kernel, t, diag=0.1).engine.kernel_numbers()
         chained = ("linear", "trend", "fading", "carma", "state_space", "many", "product")
         expected = not any(word in case.name for word in chained)
         assert (numbers is not None) == expected

@@ -19,23 +19,23 @@ from laplex._eager import plain, plainly_eager, savable
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
-from laplex._states.density import Density
 from laplex._states.numbers import Number, Real
+from laplex._states.result import LikelihoodResult
 
-Chain = Callable[..., Tensor]  # (t, diag, y, *parameters) -> the same log likelihood, differentiable to any order
+Composed = Callable[..., Tensor]  # (t, diag, y, *parameters) -> the same log likelihood, differentiable to any order
 
 
-def walkable(*tensors: Tensor) -> bool:
+def core_can_read(*tensors: Tensor) -> bool:
     """Whether C++ may read these tensors: ordinary ones on the CPU, outside graphs and transforms."""
     if core is None or not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    return all([one.is_cpu and plain(one) for one in tensors])
+    return all([tensor.is_cpu and plain(tensor) for tensor in tensors])
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class ParameterReader:
     """Reads the tensors of a kernel as Numbers, with a value for each series or one for all, and remembers them."""
 
     def __init__(self, batch: torch.Size) -> None:
@@ -52,7 +52,7 @@ class Reader:
         return Number(flat.numpy(), {position: 1.0})
 
 
-class Numbers(NamedTuple):
+class KernelNumbers(NamedTuple):
     """The numbers of a kernel that is a sum of B blocks, with s states in all."""
 
     kinds: tuple[int, ...]  # (B,): the number of states of every block
@@ -64,10 +64,10 @@ class Numbers(NamedTuple):
 
     def matrix(self) -> array[float]:
         """The values of all series, (h, 2 B + s). (An ``array`` gives its address faster than a NumPy array does.)"""
-        values: list[Any] = [one.value if isinstance(one, Number) else one for one in self.values]
+        values: list[Any] = [value.value if isinstance(value, Number) else value for value in self.values]
         if self.batch.numel() == 1:
             return array("d", values)
-        columns = [numpy.broadcast_to(one, self.batch.numel()) for one in values]
+        columns = [numpy.broadcast_to(value, self.batch.numel()) for value in values]
         return array("d", numpy.stack(columns, -1).tobytes())
 
     def pull(self, bars: array[float]) -> list[Tensor]:
@@ -80,7 +80,7 @@ class Numbers(NamedTuple):
             if isinstance(value, Number):
                 for i, slope in value.slopes.items():
                     sums[i] = sums[i] + slope * bar
-        return [self._shaped(total, one) for total, one in zip(sums, self.parameters, strict=True)]
+        return [self._shaped(total, parameter) for total, parameter in zip(sums, self.parameters, strict=True)]
 
     def _shaped(self, bar: Real, parameter: Tensor) -> Tensor:
         if parameter.numel() == 1:
@@ -90,49 +90,49 @@ class Numbers(NamedTuple):
         return each.sum_to_size(parameter.shape).to(parameter.dtype)
 
 
-def numbers(components: Sequence[Component], reader: Reader) -> Numbers | None:
+def kernel_numbers(components: Sequence[Component], reader: ParameterReader) -> KernelNumbers | None:
     """The numbers of components that are blocks of numbers; None for others, and for more states than C++ takes."""
     blocks = blocks_only(components)
     if blocks is None:
         return None
     kinds, values = numbers_of(blocks)
     size = sum(kinds)
-    if size > core.MAX_STATES or any([isinstance(one, Tensor) for one in values]):
+    if size > core.MAX_STATES or any([isinstance(value, Tensor) for value in values]):
         return None
-    return Numbers(kinds, size, values, reader.batch, reader.tensors, variance_of(blocks))
+    return KernelNumbers(kinds, size, values, reader.batch, reader.tensors, variance_of(blocks))
 
 
 # --- The node ---------------------------------------------------------------------------------------------------------
 
 
-class Walk:
+class CoreLikelihood:
     """Everything that a likelihood depends on, as C++ takes it."""
 
     def __init__(
-        self, given: Numbers, times: Tensor, order: Tensor | None, counts: Tensor | None, chain: Chain
+        self, numbers: KernelNumbers, times: Tensor, order: Tensor | None, counts: Tensor | None, composed: Composed
     ) -> None:
-        """``times`` (h, n) are in order; order and counts are as in Line; see Chain for the last argument."""
-        self.numbers, self.matrix = given, given.matrix()
-        self.times, self.order, self.counts, self.chain = times.contiguous(), order, counts, chain
+        """``times`` (h, n) are in order; order and counts are as in Line; see Composed for the last argument."""
+        self.numbers, self.matrix = numbers, numbers.matrix()
+        self.times, self.order, self.counts, self.composed = times.contiguous(), order, counts, composed
 
-    def density(self, t: Tensor, diag: Tensor, y: Tensor) -> Density:
+    def evaluate(self, t: Tensor, diag: Tensor, y: Tensor) -> LikelihoodResult:
         """The likelihood of observations y (*batch, n) with noise, differentiable in t, diag, y and the parameters."""
-        inputs = t, steady(diag), y.contiguous(), *map(savable, self.numbers.parameters)
-        if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
-            value, loss, failed = _Walk.apply(self, *inputs)
+        inputs = t, with_constant_strides(diag), y.contiguous(), *map(savable, self.numbers.parameters)
+        if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in inputs]):
+            value, loss, failed = _CoreLikelihood.apply(self, *inputs)
         else:
             value, loss, failed, _ = self.run(*inputs[1:3], keep=False)
-        return Density(value, loss, failed, self.numbers.variance)
+        return LikelihoodResult(value, loss, failed, self.numbers.variance)
 
     def run(self, diag: Tensor, y: Tensor, *, keep: bool) -> tuple[Any, ...]:
-        """The fields of a Density, and what the pullback starts from."""
+        """The fields of a LikelihoodResult, and what the pullback starts from."""
         h, problem = len(self.times), self.problem(diag, y)
         value = torch.empty(self.numbers.batch, dtype=torch.float64)
-        saved = torch.empty(problem.kept_size() * h if keep else 0, dtype=torch.float64)
+        checkpoints = torch.empty(problem.checkpoint_size() * h if keep else 0, dtype=torch.float64)
         loss, failed = array("d", bytes(8 * h)), array("q", bytes(8 * h))
-        outputs = value.data_ptr(), _address(loss), _address(failed), saved.data_ptr()
+        outputs = value.data_ptr(), _address(loss), _address(failed), checkpoints.data_ptr()
         raise_for(core.state_likelihood(problem, *outputs))
-        return value, loss, failed, saved
+        return value, loss, failed, checkpoints
 
     def problem(self, diag: Tensor, y: Tensor) -> Any:
         """The points and the kernel."""
@@ -144,37 +144,39 @@ class Walk:
         )  # fmt: skip
 
 
-class _Walk(torch.autograd.Function):
+class _CoreLikelihood(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, walk: Walk, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Any, ...]:
-        value, loss, failed, saved = walk.run(diag, y, keep=True)
-        ctx.walk = walk
-        ctx.save_for_backward(t, diag, y, saved, *parameters)
+    def forward(
+        ctx: Any, likelihood: CoreLikelihood, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor
+    ) -> tuple[Any, ...]:
+        value, loss, failed, checkpoints = likelihood.run(diag, y, keep=True)
+        ctx.likelihood = likelihood
+        ctx.save_for_backward(t, diag, y, checkpoints, *parameters)
         return value, loss, failed
 
     @staticmethod
     def backward(ctx: Any, value_bar: Tensor, *_: Any) -> tuple[Any, ...]:
-        t, diag, y, saved, *parameters = ctx.saved_tensors
-        walk, needed, value_bar = ctx.walk, ctx.needs_input_grad[1:], value_bar.resolve_neg()
+        t, diag, y, checkpoints, *parameters = ctx.saved_tensors
+        likelihood, needed, value_bar = ctx.likelihood, ctx.needs_input_grad[1:], value_bar.resolve_neg()
         if builds_graph() or not plain(value_bar):  # a batch of cotangents has no memory
-            return None, *bars_through(walk.chain, (t, diag, y, *parameters), value_bar, needed)
+            return None, *bars_through(likelihood.composed, (t, diag, y, *parameters), value_bar, needed)
         # Beyond the counts nothing is written.
-        fresh = torch.empty if walk.counts is None else torch.zeros
-        bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
-        matrix_bar = array("d", bytes(8 * len(walk.matrix)))
+        fresh = torch.empty if likelihood.counts is None else torch.zeros
+        bars = [fresh(x.shape, dtype=y.dtype) if need else None for x, need in zip((t, diag, y), needed)]
+        matrix_bar = array("d", bytes(8 * len(likelihood.matrix)))
         value_bar = value_bar.contiguous()
-        addresses = saved.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
-        raise_for(core.state_pullback(walk.problem(diag, y), *addresses, _address(matrix_bar)))
-        return None, *bars, *(walk.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
+        addresses = checkpoints.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
+        raise_for(core.state_pullback(likelihood.problem(diag, y), *addresses, _address(matrix_bar)))
+        return None, *bars, *(likelihood.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
 
 
-def steady(diag: Tensor) -> Tensor:
-    """Return diag (*batch, n) with numbers a fixed step apart in memory, in each series and from series to series."""
+def with_constant_strides(diag: Tensor) -> Tensor:
+    """Return diag (*batch, n) such that two strides describe it: from number to number, and from series to series."""
     return diag if diag.dim() <= 2 or not any(diag.stride()) else diag.contiguous()
 
 
 def _strides(diag: Tensor) -> tuple[int, int]:
-    """The steps from series to series, and from number to number."""
+    """The strides from series to series, and from number to number."""
     if diag.dim() == 2:
         return diag.stride(0), diag.stride(1)
     return diag.stride(-1) * diag.shape[-1], diag.stride(-1)
