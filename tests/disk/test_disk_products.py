@@ -138,7 +138,7 @@ def test_labels_are_those_of_a_search(dtype):
     borders = np.unique(np.concatenate([values[::10], np.nextafter(values[::20], dtype(np.inf)), [-0.0]]).astype(dtype))
     tried = np.concatenate([values, borders, np.nextafter(borders, dtype(-np.inf)), [-0.0, np.finfo(dtype).max]])
     tried = tried.astype(dtype)
-    labels = Borders(borders).labels(tried, "", "")
+    labels = Borders(borders).labels(tried, "")
     assert np.array_equal(labels, np.searchsorted(borders, tried, side="right"))
 
 

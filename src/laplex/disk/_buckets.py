@@ -16,7 +16,7 @@ import numpy as np
 from laplex._progress import Progress
 from laplex.disk import _borders
 from laplex.disk._borders import Borders, Sample
-from laplex.disk._files import Scratch
+from laplex.disk._files import WHERE, Scratch
 from laplex.disk._grouping import Runs, counts_of, distribute_columns, distribute_rows, grouped, sums_of_columns, totals
 from laplex.disk._multiply import multiply
 from laplex.disk._output import Output
@@ -32,7 +32,7 @@ PIECE = 1 << 20  # results that are written at a time if there are several rows 
 def begin(problem: Problem, workspace: Workspace) -> None:
     """Choose the first borders."""
     sides = {"a": problem.a, "b": problem.b}
-    samples = [_borders.sample(side, name, problem.where, problem.memory) for name, side in sides.items()]
+    samples = [_borders.sample(side, name, problem.memory) for name, side in sides.items()]
     _restart(problem, _borders.chosen(samples, problem.capacity), workspace)
 
 
@@ -96,7 +96,7 @@ def _sampled(side: Runs, scratch: Scratch, bucket: int, dtype: Any) -> Sample:
 def _restart(problem: Problem, borders: np.ndarray[Any, Any], workspace: Workspace) -> None:
     if len(borders) + 1 > _borders.MOST_BUCKETS:
         raise ValueError(
-            f"{problem.where}: `memory` must be larger for as many anchors: {problem.memory} bytes would need "
+            f"{WHERE}: `memory` must be larger for as many anchors: {problem.memory} bytes would need "
             f"{len(borders) + 1} buckets, and there are at most {_borders.MOST_BUCKETS}"
         )
     workspace.begin({"borders": base64.b64encode(borders.tobytes()).decode()})
@@ -134,9 +134,7 @@ def _multiply_buckets(
         elif count:
             operand = _operand(problem, borders, workspace, columns, bucket, (left[bucket], right[bucket]))
             a = _bucket_numbers(workspace, "a", problem.a, rows, bucket)
-            _write_rows(
-                results, multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2]), problem.where), place
-            )
+            _write_rows(results, multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2])), place)
             del operand, a  # before the next bucket is read
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+WHERE = "laplex.disk.linear"  # named in every error
 MOST = 1 << 30  # bytes per system call; Linux takes less than 2^31
 
 
@@ -60,9 +61,7 @@ def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Tra
     while done < len(view):
         count = file.readinto(view[done : done + MOST])
         if not count:
-            raise OSError(
-                f"laplex.disk.linear: {file.name!s} ends at byte {offset + done}, where numbers were expected"
-            )
+            raise OSError(f"{WHERE}: {file.name!s} ends at byte {offset + done}, where numbers were expected")
         done += count
     traffic.read += done
 
@@ -76,15 +75,15 @@ def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic:
         try:
             done += file.write(view[done : done + MOST])
         except OSError as error:
-            raise not_written("laplex.disk.linear", file.name, error) from error
+            raise not_written(file.name, error) from error
     traffic.written += done
 
 
-def not_written(where: str, name: object, error: OSError) -> OSError:
+def not_written(name: object, error: OSError) -> OSError:
     """The error, with what to do about it."""
     return OSError(
         error.errno,
-        f"{where}: {name!s} cannot be written ({error.strerror}); complete work is kept: once the disk is in order, "
+        f"{WHERE}: {name!s} cannot be written ({error.strerror}); complete work is kept: once the disk is in order, "
         "repeat the call to continue",
     )
 

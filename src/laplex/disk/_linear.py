@@ -17,7 +17,7 @@ from laplex._progress import bar, refuse
 from laplex.disk import _borders, _buckets, _streams
 from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
-from laplex.disk._files import Traffic, bytes_on_disk
+from laplex.disk._files import WHERE, Traffic, bytes_on_disk
 from laplex.disk._output import Output
 from laplex.disk._problem import Problem, blocks
 from laplex.disk._running import PLACES
@@ -26,7 +26,6 @@ from laplex.disk._workspace import Workspace, require_space
 if TYPE_CHECKING:
     from laplex._progress import Progress
 
-WHERE = "laplex.disk.linear"
 MEMORY = 1 << 30  # bytes
 LEAST_ANCHORS = 64  # how many must fit into memory
 RUNNING_SUMS = 8 * PLACES  # bytes per number of a running sum
@@ -97,9 +96,9 @@ def linear(
         folder = _workspace_path(workspace, path)
         _check_apart(folder, path)
         about = problem.identity() | {"way": way, "out": str(path)}
-        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic, WHERE)
+        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic)
         stack.callback(output.close)
-        room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic, WHERE)))
+        room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic)))
         if room.step == "done" and not output.is_complete(room.result):
             room.begin(None)
         if room.step != "done":
@@ -153,12 +152,12 @@ def _require_space(problem: Problem, output: Output, room: Workspace, way: str) 
     during, after = space(problem, way)
     left = output.bytes - bytes_on_disk(output.unfinished)
     if room.step == "output":  # nothing more is written into the workspace
-        require_space(WHERE, "out", output.path.parent, left)
+        require_space("out", output.path.parent, left)
     elif room.folder.stat().st_dev == output.path.parent.stat().st_dev:
-        require_space(WHERE, "workspace", room.folder, max(during, after + left) - room.present)
+        require_space("workspace", room.folder, max(during, after + left) - room.present)
     else:
-        require_space(WHERE, "workspace", room.folder, max(during, after) - room.present)
-        require_space(WHERE, "out", output.path.parent, left)
+        require_space("workspace", room.folder, max(during, after) - room.present)
+        require_space("out", output.path.parent, left)
 
 
 def space(problem: Problem, way: str) -> tuple[int, int]:
@@ -183,7 +182,7 @@ def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic
     """The arguments, after checking shapes, dtypes and settings. Values of anchors are checked as they are read."""
     sides: dict[str, Stored | None] = {}
     for name, value in zip(("x", "a", "b", "phi", "psi"), arguments, strict=True):
-        sides[name] = None if value is None and name in ("phi", "psi") else stored(WHERE, name, value, traffic)
+        sides[name] = None if value is None and name in ("phi", "psi") else stored(name, value, traffic)
         if sides[name] is not None:
             stack.callback(sides[name].close)  # type: ignore[union-attr]
     x, a, b, phi, psi = sides.values()
@@ -194,7 +193,7 @@ def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic
     if isinstance(tau, torch.Tensor | bool) or not isinstance(tau, numbers.Real):
         raise TypeError(f"{WHERE}: `tau` must be a positive number, got {type(tau).__name__}")
     _checks.length_scale(WHERE, float(tau), torch.empty(0))
-    problem = Problem(x, a, b, float(tau), phi, psi, int(memory), WHERE)  # type: ignore[arg-type]
+    problem = Problem(x, a, b, float(tau), phi, psi, int(memory))  # type: ignore[arg-type]
     if problem.capacity < LEAST_ANCHORS:
         least = 2 * LEAST_ANCHORS * problem.anchor_bytes
         raise ValueError(f"{WHERE}: `memory` must be at least {least} bytes for {problem.x.m} rows of x, got {memory}")

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from laplex._progress import Progress
 from laplex._writing import locked, write_whole
-from laplex.disk._files import Scratch, Traffic, bytes_on_disk, not_written
+from laplex.disk._files import WHERE, Scratch, Traffic, bytes_on_disk, not_written
 from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
@@ -45,19 +45,16 @@ class Workspace:
         identity: what the product is, as a dictionary for JSON.
         steps: the names of the steps, in order.
         traffic: counts bytes, starting from the manifest's counts.
-        where: the name of the function that the user called.
     """
 
-    def __init__(
-        self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic, where: str
-    ) -> None:
-        self.folder, self._where, self._steps, self.traffic = folder, where, steps, traffic
-        _make(folder, where)
+    def __init__(self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic) -> None:
+        self.folder, self._steps, self.traffic = folder, steps, traffic
+        _make(folder)
         try:
             self._lock = locked(folder, wait=False)
         except BlockingIOError:
             raise ValueError(
-                f"{where}: `workspace` {folder} is in use by another process; wait for it, or give another folder"
+                f"{WHERE}: `workspace` {folder} is in use by another process; wait for it, or give another folder"
             ) from None
         self._writer = ThreadPoolExecutor(1, "laplex.disk")
         self._last: Future[None] | None = None
@@ -73,7 +70,7 @@ class Workspace:
         if state is None:
             if any(not path.match(UNFINISHED) for path in self.folder.iterdir()):
                 raise ValueError(
-                    f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
+                    f"{WHERE}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
                     "files; give another folder"
                 )
             start: dict[str, Any] = {"layout": None, "result": None, "step": self._steps[0], "done": 0, "files": {}}
@@ -83,7 +80,7 @@ class Workspace:
             unfinished = unfinished_path(state["identity"])  # no other product reads it, so nothing else deletes it
             left = f", and {unfinished}," if unfinished.exists() else ""
             raise ValueError(
-                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
+                f"{WHERE}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
                 f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it{left} to start over"
             )
         if state["step"] != self._steps[-1]:
@@ -175,7 +172,7 @@ class Workspace:
                 each.sync()
             write_whole(self.folder / MANIFEST, text)
         except OSError as error:  # small as it is, the manifest may be the first to find the disk full
-            raise not_written(self._where, self.folder / MANIFEST, error) from error
+            raise not_written(self.folder / MANIFEST, error) from error
 
     def _wait(self) -> None:
         if self._last is not None:
@@ -200,7 +197,7 @@ class Workspace:
             if length is None or length < size:
                 fault = "is missing" if length is None else f"has {length} bytes and should have at least {size}"
                 raise ValueError(
-                    f"{self._where}: `workspace` {self.folder} is damaged: {path.name} {fault}; delete the folder to "
+                    f"{WHERE}: `workspace` {self.folder} is damaged: {path.name} {fault}; delete the folder to "
                     "start over"
                 )
 
@@ -253,24 +250,24 @@ def _manifest(path: Path) -> dict[str, Any] | None:
     return state if isinstance(state["identity"].get("out"), str) else None
 
 
-def _make(folder: Path, where: str) -> None:
+def _make(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{where}: `workspace` must be a folder, got the file {folder}; give another path")
+        raise ValueError(f"{WHERE}: `workspace` must be a folder, got the file {folder}; give another path")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"{where}: `workspace` {folder} cannot be made ({error.strerror or error}); give another path"
+            f"{WHERE}: `workspace` {folder} cannot be made ({error.strerror or error}); give another path"
         ) from None
 
 
-def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
+def require_space(argument: str, folder: Path, needed: int) -> None:
     """Raise if the disk of a folder has less than ``needed`` bytes of room."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(
             errno.ENOSPC,
-            f"{where}: `{argument}` needs {_readable(needed)} on the disk of {folder}, which has {_readable(free)} "
+            f"{WHERE}: `{argument}` needs {_readable(needed)} on the disk of {folder}, which has {_readable(free)} "
             "left; make room, or choose a folder on another disk",
         )
 
