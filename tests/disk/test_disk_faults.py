@@ -226,7 +226,7 @@ def test_more_buckets_than_labels_of_a_byte_have(multiply, monkeypatch):
 
 
 def test_a_file_that_ends_too_early(tmp_path):
-    file = _files.Scratch(tmp_path / "y.bin", np.float32, _files.Traffic())
+    file = _files.Scratch(tmp_path / "y.bin", np.float32)
     with pytest.raises(OSError, match=r"^laplex.disk.linear: /.*y.bin ends at byte 0, where numbers were expected"):
         file.read(np.zeros(3, np.float32), 0)
 

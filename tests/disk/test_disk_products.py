@@ -6,9 +6,8 @@ import torch
 from disk_cases import KINDS, MEMORY, TAU, WAYS, arguments, largest_error
 
 import laplex
-from laplex.disk import _borders, _linear, _problem, _workspace
+from laplex.disk import _arrays, _borders, _files, _linear, _output, _problem, _workspace
 from laplex.disk._borders import Borders
-from laplex.disk._files import Traffic
 
 TOLERANCE = {np.float32: 5e-7, np.float64: 5e-15}
 pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
@@ -142,25 +141,42 @@ def test_labels_are_those_of_a_search(dtype):
     assert np.array_equal(labels, np.searchsorted(borders, tried, side="right"))
 
 
+def count_bytes(monkeypatch, name, modules):
+    """Sizes of the arrays that a function of `_files` is called with from now on, in these modules."""
+    sizes, function = [], getattr(_files, name)
+
+    def counted(file, array, offset):
+        sizes.append(array.nbytes)
+        function(file, array, offset)
+
+    for module in modules:
+        monkeypatch.setattr(module, name, counted)
+    return sizes
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("phases", [False, True])
-def test_bytes_are_as_documented(multiply, monkeypatch, way, phases):
-    traffic = Traffic()
-    monkeypatch.setattr(_linear, "Traffic", lambda: traffic)
+def test_bytes_are_as_documented(multiply, tmp_path, monkeypatch, way, phases):
     monkeypatch.setattr(_linear.Stored, "identity", lambda self: {})
+    reads = count_bytes(monkeypatch, "read_into", (_arrays, _files))
+    writes = count_bytes(monkeypatch, "write_from", (_files, _output))
     n, k = (60_000, 50_000) if way == "buckets" else WAYS[way]
-    x, a, b, phi, psi = arguments(n, k, m=2, phases=phases)
-    multiply(x, a, b, phi, psi, memory=2_000_000 if way == "buckets" else MEMORY)
-    inputs, result = sum(each.nbytes for each in (x, a, b, phi, psi) if each is not None), n * 2 * 4
+    given = dict(zip(("x", "a", "b", "phi", "psi"), arguments(n, k, m=2, phases=phases), strict=True))
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    paths = {name: tmp_path / f"{name}.npy" for name in given}
+    multiply(**paths, memory=2_000_000 if way == "buckets" else MEMORY)
+    inputs, result = sum(value.nbytes for value in given.values()), n * 2 * 4
     if way == "buckets":
         angles = 4 * (n + k) if phases else 0
         read, written = n * (2 * 4 + 1 + 2 * 4) + k * 2 * (4 + 2 * 4), n * (4 + 1 + 2 * 2 * 4) + k * (4 + 2 * 4)
-        assert 0 <= traffic.read - read - 2 * angles < 0.03 * read  # tables of counts and sums are small
-        assert 0 <= traffic.written - written - angles < 0.03 * written
+        assert 0 <= sum(reads) - read - 2 * angles < 0.03 * read  # tables of counts and sums are small
+        assert 0 <= sum(writes) - written - angles < 0.03 * written
     else:
         ends = 4 * min(n, 2 * _linear.ENDS)
-        assert inputs <= traffic.read <= inputs + ends + 16 * n * (way == "by columns")
-        assert result <= traffic.written <= result + 0.06 * inputs * (way == "by columns")
+        assert inputs <= sum(reads) <= inputs + ends + 16 * n * (way == "by columns")
+        assert result <= sum(writes) <= result + 0.06 * inputs * (way == "by columns")
 
 
 @pytest.mark.parametrize(("way", "m"), [("buckets", 16), ("by rows", 2), ("by columns", 2)])

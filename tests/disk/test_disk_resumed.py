@@ -69,14 +69,14 @@ def test_interrupted_within_writes(multiply, monkeypatch, way):
     ends = itertools.cycle(range(1, 8))
     left = [0]
 
-    def torn(file, values, offset, traffic):
+    def torn(file, values, offset):
         left[0] -= 1
         if left[0] > 0:
-            write(file, values, offset, traffic)
+            write(file, values, offset)
             return
         nonsense = np.full(values.size, 7, values.dtype)
         nonsense[: values.size // 2] = values.reshape(-1)[: values.size // 2]
-        write(file, nonsense, offset, traffic)
+        write(file, nonsense, offset)
         raise Interruption
 
     for module in (_files, _output):

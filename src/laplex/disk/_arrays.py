@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from laplex.disk._files import WHERE, Traffic, advise, read_into, settle_time
+from laplex.disk._files import WHERE, advise, read_into, settle_time
 
 DTYPES = {np.dtype("float32"), np.dtype("float64")}
 SAFETENSORS = {"F32": "float32", "F64": "float64"}
@@ -47,12 +47,11 @@ class Stored:
         shape: the shape of the argument, (..., size).
         region: the numbers, if they are in a file.
         array: the numbers (m, size), if they are in memory.
-        traffic: counts the bytes that are read.
     """
 
-    def __init__(self, shape: tuple[int, ...], region: Region | None, array: Any, traffic: Traffic) -> None:
+    def __init__(self, shape: tuple[int, ...], region: Region | None, array: Any) -> None:
         self.shape, self.size, self.m = shape, shape[-1], math.prod(shape[:-1])
-        self.region, self._numbers, self._traffic = region, array, traffic
+        self.region, self._numbers = region, array
         self.dtype: np.dtype[Any] = array.dtype if region is None else region.dtype
         self._file = None if region is None else FileIO(region.path)
 
@@ -63,12 +62,10 @@ class Stored:
     def read(self, first: int, last: int, *, ahead: int = 0) -> np.ndarray[Any, Any]:
         """Columns [first, last) of all rows, (m, last - first). The system may prefetch the ``ahead`` columns after."""
         if self._file is None:
-            block = np.array(self._numbers[:, first:last])
-            self._traffic.read += block.nbytes
-            return block
+            return np.array(self._numbers[:, first:last])
         block = np.empty((self.m, last - first), self.dtype)
         for row in range(self.m):
-            read_into(self._file, block[row], self._place(row, first), self._traffic)
+            read_into(self._file, block[row], self._place(row, first))
         for row in range(self.m if ahead else 0):
             advise(self._file, self._place(row, last), min(ahead, self.size - last) * self.dtype.itemsize)
         return block
@@ -105,7 +102,7 @@ def _probes(size: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + PROBE, size)
 
 
-def stored(name: str, value: Any, traffic: Traffic) -> Stored:
+def stored(name: str, value: Any) -> Stored:
     """The argument ``name``, from any of the forms that :func:`laplex.disk.linear` accepts."""
     region, array = _located(name, value)
     shape = region.shape if region is not None else array.shape
@@ -116,7 +113,7 @@ def stored(name: str, value: Any, traffic: Traffic) -> Stored:
         raise ValueError(f"{WHERE}: `{name}` must have at least one dimension, got a scalar; use a shape of (1,)")
     if region is None:
         array = _rows(name, array)
-    return Stored(shape, region, array, traffic)
+    return Stored(shape, region, array)
 
 
 def _located(name: str, value: Any) -> tuple[Region | None, Any]:

@@ -1,10 +1,9 @@
-"""Complete reads and writes at given places in a file, counted in bytes."""
+"""Complete reads and writes at given places in a file."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,22 @@ WHERE = "laplex.disk.linear"  # named in every error
 MOST = 1 << 30  # bytes per system call; Linux takes less than 2^31
 
 
-@dataclass
-class Traffic:
-    """Counts of the bytes read and written."""
-
-    read: int = 0
-    written: int = 0
-
-
 class Scratch:
     """A file that is written and read at places, which are counted in numbers of its dtype."""
 
-    def __init__(self, path: Path, dtype: Any, traffic: Traffic) -> None:
-        self.path, self.dtype, self._traffic = path, np.dtype(dtype), traffic
+    def __init__(self, path: Path, dtype: Any) -> None:
+        self.path, self.dtype = path, np.dtype(dtype)
         path.touch()
         self._file = FileIO(path, "r+")
 
     def read(self, out: np.ndarray[Any, Any], place: int) -> None:
         """Fill an array with the numbers that begin at a place."""
-        read_into(self._file, out, place * self.dtype.itemsize, self._traffic)
+        read_into(self._file, out, place * self.dtype.itemsize)
 
     def write(self, values: np.ndarray[Any, Any], place: int) -> None:
         """Write an array's numbers beginning at a place."""
         array = np.ascontiguousarray(values, self.dtype)
-        write_from(self._file, array, place * self.dtype.itemsize, self._traffic)
+        write_from(self._file, array, place * self.dtype.itemsize)
 
     @property
     def bytes(self) -> int:
@@ -53,7 +44,7 @@ class Scratch:
         self._file.close()
 
 
-def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int) -> None:
     """Fill a contiguous array from a file."""
     view = _bytes(out)
     done = 0
@@ -63,10 +54,9 @@ def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Tra
         if not count:
             raise OSError(f"{WHERE}: {file.name!s} ends at byte {offset + done}, where numbers were expected")
         done += count
-    traffic.read += done
 
 
-def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int) -> None:
     """Write a contiguous array into a file."""
     view = _bytes(values)
     done = 0
@@ -76,7 +66,6 @@ def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic:
             done += file.write(view[done : done + MOST])
         except OSError as error:
             raise not_written(file.name, error) from error
-    traffic.written += done
 
 
 def not_written(name: object, error: OSError) -> OSError:

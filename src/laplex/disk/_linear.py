@@ -17,7 +17,7 @@ from laplex._progress import bar, refuse
 from laplex.disk import _borders, _buckets, _streams
 from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
-from laplex.disk._files import WHERE, Traffic, bytes_on_disk
+from laplex.disk._files import WHERE, bytes_on_disk
 from laplex.disk._output import Output
 from laplex.disk._problem import Problem, blocks
 from laplex.disk._running import PLACES
@@ -89,16 +89,15 @@ def linear(
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
     """
     refuse(WHERE, progress)
-    traffic = Traffic()
     with ExitStack() as stack:
-        problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
+        problem = _checked((x, a, b, phi, psi), tau, memory, stack)
         path, way = _output_path(out, problem), _streams.fits(problem) or "buckets"
         folder = _workspace_path(workspace, path)
         _check_apart(folder, path)
         about = problem.identity() | {"way": way, "out": str(path)}
-        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic)
+        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype)
         stack.callback(output.close)
-        room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic)))
+        room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"))))
         if room.step == "done" and not output.is_complete(room.result):
             room.begin(None)
         if room.step != "done":
@@ -178,11 +177,11 @@ def space(problem: Problem, way: str) -> tuple[int, int]:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic, stack: ExitStack) -> Problem:
+def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, stack: ExitStack) -> Problem:
     """The arguments, after checking shapes, dtypes and settings. Values of anchors are checked as they are read."""
     sides: dict[str, Stored | None] = {}
     for name, value in zip(("x", "a", "b", "phi", "psi"), arguments, strict=True):
-        sides[name] = None if value is None and name in ("phi", "psi") else stored(name, value, traffic)
+        sides[name] = None if value is None and name in ("phi", "psi") else stored(name, value)
         if sides[name] is not None:
             stack.callback(sides[name].close)  # type: ignore[union-attr]
     x, a, b, phi, psi = sides.values()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from laplex._writing import locked
-from laplex.disk._files import WHERE, Traffic, write_from
+from laplex.disk._files import WHERE, write_from
 
 
 class Output:
@@ -27,20 +27,11 @@ class Output:
         path: its name when it is complete.
         identity: what the product is, as a dictionary for JSON; its "out" is the path.
         shape, dtype: the shape and dtype of the array.
-        traffic: counts the bytes that are written.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        identity: dict[str, Any],
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        traffic: Traffic,
-    ) -> None:
+    def __init__(self, path: Path, identity: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.path, self.unfinished = path, unfinished_path(identity)
         self.m, self.n, self.dtype = math.prod(shape[:-1]), shape[-1], dtype
-        self._traffic = traffic
         self._file: FileIO | None = None
         self._lock: int | None = None
         header = io.BytesIO()
@@ -76,7 +67,7 @@ class Output:
         assert self._file is not None
         for row in range(self.m):
             offset = len(self._header) + (row * self.n + first) * self.dtype.itemsize
-            write_from(self._file, np.ascontiguousarray(block[row]), offset, self._traffic)
+            write_from(self._file, np.ascontiguousarray(block[row]), offset)
 
     def sync(self) -> None:
         if self._file is not None:

@@ -23,12 +23,12 @@ from typing import Any, Protocol
 
 from laplex._progress import Progress
 from laplex._writing import locked, write_whole
-from laplex.disk._files import WHERE, Scratch, Traffic, bytes_on_disk, not_written
+from laplex.disk._files import WHERE, Scratch, bytes_on_disk, not_written
 from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
 UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest being written
-FORMAT = 4  # of the workspace; any other is refused
+FORMAT = 5  # of the workspace; any other is refused
 
 
 class Lasting(Protocol):
@@ -44,11 +44,10 @@ class Workspace:
         folder: must not exist yet, be empty, or be the workspace of this very product.
         identity: what the product is, as a dictionary for JSON.
         steps: the names of the steps, in order.
-        traffic: counts bytes, starting from the manifest's counts.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic) -> None:
-        self.folder, self._steps, self.traffic = folder, steps, traffic
+    def __init__(self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...]) -> None:
+        self.folder, self._steps = folder, steps
         _make(folder)
         try:
             self._lock = locked(folder, wait=False)
@@ -85,8 +84,6 @@ class Workspace:
             )
         if state["step"] != self._steps[-1]:
             self._check_files(state["files"])
-        self.traffic.read += state["read"]
-        self.traffic.written += state["written"]
         return state
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -162,7 +159,7 @@ class Workspace:
         self._wait()
         sizes = {each.path.stem: each.bytes for each in lasting if isinstance(each, Scratch)}
         self._state["files"] = self._state["files"] | sizes
-        self._state |= {"step": step, "done": done, "read": self.traffic.read, "written": self.traffic.written}
+        self._state |= {"step": step, "done": done}
         text = json.dumps(self._state, indent=1)
         self._last = self._writer.submit(self._save, text, lasting)
 
@@ -186,7 +183,7 @@ class Workspace:
         if name in self._scratches and self._scratches[name].dtype != dtype:
             self._scratches.pop(name).close()
         if name not in self._scratches:
-            self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype, self.traffic)
+            self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype)
         return self._scratches[name]
 
     def _check_files(self, sizes: dict[str, int]) -> None:
