@@ -129,8 +129,8 @@ def _multiply_buckets(
         place = int(ends[bucket]) - count
         phi = _bucket_numbers(workspace, "phi", problem.phi, every_row, bucket)
         if borders.single[bucket]:
-            there = left[bucket] + behind[bucket] + at_border(right[bucket], borders, bucket, problem.tau)
-            _write_single(results, there, phi, (count, problem.x.m), place)
+            channel_sums = left[bucket] + behind[bucket] + at_border(right[bucket], borders, bucket, problem.tau)
+            _write_single(results, channel_sums, phi, (count, problem.x.m), place)
         elif count:
             operand = _operand(problem, borders, workspace, columns, bucket, (left[bucket], right[bucket]))
             a = _bucket_numbers(workspace, "a", problem.a, rows, bucket)
@@ -184,17 +184,17 @@ def _write_rows(results: Scratch, y: np.ndarray[Any, Any], place: int) -> None:
         results.write(y[:, first : first + step].T, (place + first) * m)
 
 
-def _write_single(results: Scratch, there: Any, phi: Any, shape: tuple[int, int], place: int) -> None:
-    """Write the results (count, m) of a bucket of one value, given the channels that all its rows see."""
+def _write_single(results: Scratch, channel_sums: Any, phi: Any, shape: tuple[int, int], place: int) -> None:
+    """Write the results (count, m) of a bucket of one value, given the sums (channels,) that all its rows see."""
     count, m = shape
     step = PIECE // max(m, 1) + 1
     for first in range(0, count, step):
         size = min(step, count - first)
         if phi is None:
-            y = np.broadcast_to(there[:, None], (m, size))
+            y = np.broadcast_to(channel_sums[:, None], (m, size))
         else:
             angle = phi[first : first + size].astype(np.float64)
-            y = there[:m, None] * np.cos(angle) + there[m:, None] * np.sin(angle)
+            y = channel_sums[:m, None] * np.cos(angle) + channel_sums[m:, None] * np.sin(angle)
         _write_rows(results, y, place + first)
 
 

@@ -24,7 +24,7 @@ SAVED = 8  # the sums are saved each time SAVED times their size was read, so th
 
 
 def fits(problem: Problem) -> str | None:
-    """The way, "by rows" or "by columns", in which one side stays in memory; None if neither fits."""
+    """The strategy, "by rows" or "by columns", in which one side stays in memory; None if neither fits."""
     if problem.b.size <= problem.capacity // SHARE:
         return "by rows"
     return "by columns" if problem.a.size <= _wide_capacity(problem) // SHARE else None

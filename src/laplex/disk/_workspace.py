@@ -31,8 +31,8 @@ UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest being writ
 FORMAT = 5  # of the workspace; any other is refused
 
 
-class Lasting(Protocol):
-    """Something whose content can be made to last."""
+class Syncable(Protocol):
+    """A file that can be flushed to the disk."""
 
     def sync(self) -> None: ...
 
@@ -125,20 +125,20 @@ class Workspace:
         return total if now > asked else 0 if now < asked else int(self._state["done"])
 
     def items(
-        self, step: str, totals: dict[str, int], lasting: tuple[Lasting, ...], progress: Progress
+        self, step: str, totals: dict[str, int], files: tuple[Syncable, ...], progress: Progress
     ) -> Iterator[int]:
         """Yield the items of a step that are left. Asking for the next item marks the previous one as complete.
 
         Args:
             step: its name.
             totals: how many items every step has, in order.
-            lasting: the files that the items write.
+            files: the files that the items write.
             progress: called after every item.
         """
         before = sum(totals[name] for name in self._steps[: self._steps.index(step)])
         for item in range(self.done(step, totals[step]), totals[step]):
             yield item
-            self._commit(step, item + 1, lasting)
+            self._commit(step, item + 1, files)
             progress(before + item + 1, sum(totals.values()))
         self._wait()
 
@@ -155,18 +155,18 @@ class Workspace:
                 scratch.close()
             (self.folder / f"{name}.bin").unlink(missing_ok=True)
 
-    def _commit(self, step: str, done: int, lasting: tuple[Lasting, ...]) -> None:
+    def _commit(self, step: str, done: int, files: tuple[Syncable, ...]) -> None:
         self._wait()
-        sizes = {each.path.stem: each.bytes for each in lasting if isinstance(each, Scratch)}
+        sizes = {file.path.stem: file.bytes for file in files if isinstance(file, Scratch)}
         self._state["files"] = self._state["files"] | sizes
         self._state |= {"step": step, "done": done}
         text = json.dumps(self._state, indent=1)
-        self._last = self._writer.submit(self._save, text, lasting)
+        self._last = self._writer.submit(self._save, text, files)
 
-    def _save(self, text: str, lasting: tuple[Lasting, ...]) -> None:
+    def _save(self, text: str, files: tuple[Syncable, ...]) -> None:
         try:
-            for each in lasting:
-                each.sync()
+            for file in files:
+                file.sync()
             write_whole(self.folder / MANIFEST, text)
         except OSError as error:  # small as it is, the manifest may be the first to find the disk full
             raise not_written(self.folder / MANIFEST, error) from error
@@ -259,7 +259,7 @@ def _make(folder: Path) -> None:
 
 
 def require_space(argument: str, folder: Path, needed: int) -> None:
-    """Raise if the disk of a folder has less than ``needed`` bytes of room."""
+    """Raise if the disk of a folder has less than ``needed`` bytes of free space."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(
