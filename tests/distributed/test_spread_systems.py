@@ -233,19 +233,22 @@ WRONG = {
     "gram: tau not positive": (GRAM, {"tau": -1.0}, ValueError, "`tau` must be positive"),
     "gram: tau of NaN": (GRAM, {"tau": torch.tensor(torch.nan)}, ValueError, "`tau` must be positive"),
     "gram: weight of another size": (GRAM, {"weight": torch.ones(3).double()}, ValueError, "`weight`"),
+    "gram: b of a batch": (
+        GRAM, {"b": B[None]}, ValueError, r"the batch H \(leading dimensions of `b`\) must be the same on all ranks",
+    ),
     "gram: more weights": (
         GRAM, {"weight": torch.ones(2, 9).double()}, ValueError, "leading dimensions and dtype of `weight` must be",
     ),
     "gram: no weight": (GRAM, {"weight": None}, ValueError, "leading dimensions and dtype of `weight` must be"),
     "gram: phi alone": (GRAM, {"phi": A}, ValueError, "`phi` and `psi` go together"),
     "gram: phases": (GRAM, {"phi": A, "psi": B}, ValueError, r"`phi` \(a digest of its values\) must be the same"),
-    "gram: a plan on one rank": (GRAM, {"plan": laplex.Plan(A, B)}, ValueError, "the presence of a plan must be"),
+    "gram: a plan on one rank": (GRAM, {"plan": laplex.Plan(A, B)}, ValueError, "whether a plan is given must be"),
     "gram: a plan of text": (GRAM, {"plan": "a"}, TypeError, "`plan` must be a laplex.Plan"),
     "gram: a stale plan": (
         GRAM | {"plan": laplex.Plan(A, B)}, {"plan": STALE}, laplex.StalePlanError, "rank 1: ",
     ),
     "gram: gradients on one rank": (
-        GRAM, {"b": B.clone().requires_grad_()}, ValueError, "the choice of arguments that require gradients must be",
+        GRAM, {"b": B.clone().requires_grad_()}, ValueError, "the set of arguments that require gradients must be",
     ),
     "gram: a group of text": (GRAM, {"group": "gloo"}, TypeError, "`group` must be a torch.distributed.ProcessGroup"),
     "system: a of two dimensions": (SYSTEM, {"a": A[None]}, ValueError, r"rank 1: .* `a` must be \(n,\)"),
@@ -259,16 +262,18 @@ WRONG = {
     "system: a of another dtype": (SYSTEM, {"a": A.float()}, ValueError, "the dtype of `a` must be the same"),
     "system: another tau": (SYSTEM, {"tau": 0.25}, ValueError, r"`tau` must be the same on all ranks, got \[0.5\]"),
     "system: tau not positive": (SYSTEM, {"tau": 0.0}, ValueError, "`tau` must be positive"),
-    "system: another diag": (SYSTEM, {"diag": 0.2}, ValueError, "`diag`, or that it is a shard, must be the same"),
+    "system: another diag": (
+        SYSTEM, {"diag": 0.2}, ValueError, r"`diag` \(its value, or that it is sharded\) must be the same on all ranks",
+    ),
     "system: diag not positive": (SYSTEM, {"diag": 0.0}, ValueError, "`diag` must be positive and finite"),
-    "system: diag of a shard": (SYSTEM, {"diag": A + 1}, ValueError, "`diag`, or that it is a shard, must be"),
+    "system: diag of a shard": (SYSTEM, {"diag": A + 1}, ValueError, "got 0.1 on rank 0 and a shard on rank 1"),
     "system: diag of another size": (SYSTEM, {"diag": A[:2] + 1}, ValueError, "`diag` must be a number or broadcast"),
     "system: diag of one number as a shard": (
         SYSTEM, {"diag": torch.tensor([0.1]).double()}, ValueError, r"rank 1: .* `diag` must be a number, or \(5,\) as",
     ),
-    "system: phases on one rank": (SYSTEM, {"phi": A}, ValueError, "the presence of phases must be the same"),
+    "system: phases on one rank": (SYSTEM, {"phi": A}, ValueError, "whether phases are given must be the same"),
     "system: gradients on one rank": (
-        SYSTEM, {"a": A.clone().requires_grad_()}, ValueError, "the choice of arguments that require gradients must be",
+        SYSTEM, {"a": A.clone().requires_grad_()}, ValueError, "the set of arguments that require gradients must be",
     ),
 }  # fmt: skip
 OPERANDS = {

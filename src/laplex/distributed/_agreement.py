@@ -152,4 +152,4 @@ def _difference(everyone: Sequence[dict[str, str]]) -> str:
                 return (
                     f"{where}: {name} must be the same on all ranks, got {value} on rank 0 and {other} on rank {rank}"
                 )
-    return f"{where}: the arguments must be of one kind on all ranks"
+    return f"{where}: all ranks must call the same function with the same kinds of arguments"

@@ -159,9 +159,9 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
         "`tau`": tau.detach().tolist() if isinstance(tau, Tensor) else float(tau),
         "`weight`": None if weight is None else weight.detach().tolist(),
         "the dtype of `weight`": None if weight is None else weight.dtype,
-        "the presence of phases": phi is not None,
-        "the presence of a plan": plan is not None,
-        "the choice of arguments that require gradients": trained(operands._asdict()),
+        "whether phases are given": phi is not None,
+        "whether a plan is given": plan is not None,
+        "the set of arguments that require gradients": trained(operands._asdict()),
     }
 
 

@@ -96,13 +96,13 @@ def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
     return {
         "the shape of `a`": tuple(a.shape),
         "the dtype of `a` and `b`": a.dtype,
-        "H, the leading dimensions of `b`,": tuple(b.shape[:-1]),
+        "the batch H (leading dimensions of `b`)": tuple(b.shape[:-1]),
         "`a` (a digest of its values)": digest(a),
         "`phi` (a digest of its values)": None if phi is None else digest(phi),
         "the leading dimensions and dtype of `weight`": None
         if weight is None
         else (tuple(weight.shape[:-1]), weight.dtype),
         "`tau`": tau.detach().tolist() if isinstance(tau, Tensor) else float(tau),
-        "the presence of a plan": plan is not None,
-        "the choice of arguments that require gradients": trained(given),
+        "whether a plan is given": plan is not None,
+        "the set of arguments that require gradients": trained(given),
     }

@@ -158,7 +158,7 @@ class Plan:
             return {
                 "the shape of `values` but for its last dimension": tuple(values.shape[:-1]),
                 "the dtype of `values`": values.dtype,
-                "the choice of arguments that require gradients": trained({"values": values}),
+                "the set of arguments that require gradients": trained({"values": values}),
             }
 
         agree(where, self._ranks, check)
@@ -227,7 +227,7 @@ def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
             raise ValueError(_checks.not_finite(where, name))
     if math.prod(batch) == 0:
         raise ValueError(f"{where}: there must be at least one matrix, got H = {batch}")
-    return {"H, the leading dimensions of `a` and `b`,": batch, "the dtype of `a` and `b`": a.dtype}
+    return {"the batch H (leading dimensions of `a` and `b`)": batch, "the dtype of `a` and `b`": a.dtype}
 
 
 def planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:

@@ -184,7 +184,7 @@ class KernelSystem:
         return {
             "the shape of `y` but for its last dimension": tuple(y.shape[:-1]),
             "the dtype of `y`": y.dtype,
-            "the choice of arguments that require gradients": trained({"y": y}),
+            "the set of arguments that require gradients": trained({"y": y}),
         }
 
 
@@ -210,11 +210,11 @@ def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     return {
         "the dtype of `a`": a.dtype,
         "`tau`": tau.detach().flatten().tolist() if isinstance(tau, Tensor) else [float(tau)],
-        "`diag`, or that it is a shard,": "a shard"
+        "`diag` (its value, or that it is sharded)": "a shard"
         if _sharded(diag)
         else float(diag.detach() if isinstance(diag, Tensor) else diag),
-        "the presence of phases": phi is not None,
-        "the choice of arguments that require gradients": trained(given),
+        "whether phases are given": phi is not None,
+        "the set of arguments that require gradients": trained(given),
     }
 
 

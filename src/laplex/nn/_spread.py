@@ -98,7 +98,7 @@ class SpreadLinear(nn.Module):
         return {
             "the shape of `x` but for its last dimension": tuple(x.shape[:-1]),
             "the dtype of `x`": x.dtype,
-            "the choice of arguments that require gradients": trained(given),
+            "the set of arguments that require gradients": trained(given),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpreadLinear:
@@ -132,7 +132,7 @@ def _terms(where: str, layer: Any) -> dict[str, Any]:
         raise ValueError(f"{where}: `layer` must have its values, got a layer on the meta device; use to_empty first")
     return {
         "the shapes of `layer`": {name: tuple(value.shape) for name, value in state.items()},
-        "the values of `layer`, digested,": {name: digest(value) for name, value in state.items()},
+        "the values of `layer` (a digest)": {name: digest(value) for name, value in state.items()},
     }
 
 
