@@ -123,17 +123,17 @@ def ghosts(targets: Tensor, sources: Tensor, rank: int) -> Ghosts:
     return Ghosts(positions, gaps, tied)
 
 
-def _one_side(border: Tensor, ends: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The position of the ghost left of a border (h,), the gaps (ranks, h, 2) to it, and the ties (ranks, h) there.
+def _one_side(border: Tensor, ends: Tensor, is_on_this_side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The position of the ghost left of a border (h,), the gaps (ranks, h, 2) to it, and the ties (ranks, h) with it.
 
-    `ends` (ranks, h, 2) are the second-to-last and the last source; `there` (ranks, 1) says which ranks are on the
-    left. An end that does not exist is NaN, so comparisons with it are false.
+    `ends` (ranks, h, 2) are the second-to-last and the last source; `is_on_this_side` (ranks, 1) says which ranks are
+    on the left. An end that does not exist is NaN, so comparisons with it are false.
     """
-    strict = (ends < border[:, None]) & there[..., None]
+    strict = (ends < border[:, None]) & is_on_this_side[..., None]
     nearest = torch.where(strict, ends, -torch.inf).amax((0, 2))
     position = torch.where(nearest.isinf(), border, nearest)
     gaps = torch.where(strict, position[:, None] - ends, torch.inf)
-    return position, gaps, ((ends[..., 1] == border) & there).to(ends.dtype)
+    return position, gaps, ((ends[..., 1] == border) & is_on_this_side).to(ends.dtype)
 
 
 def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, degree: int) -> Tensor:

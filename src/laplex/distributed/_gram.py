@@ -16,7 +16,7 @@ from laplex._functional import gram as local_gram
 from laplex._plan import Plan as LocalPlan
 from laplex._shapes import flat_tau
 from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, run_on_all, trained
-from laplex.distributed._moves import same, total
+from laplex.distributed._moves import replicated, total
 from laplex.distributed._ranks import Ranks
 
 
@@ -72,11 +72,10 @@ def _of_shard(where: str, ranks: Ranks, plan: LocalPlan | None, **given: Any) ->
     a, b, weight, tau, phi, psi = given.values()
     batch = _checks.batch_shape(where, a, b, tau)
     wide = a.new_ones(b.shape[-1], dtype=torch.float64) if weight is None else weight.double()
-    scale = flat_tau(tau, batch, a.device).reshape(batch)
-    scale = same(scale, ranks) if scale.requires_grad else scale
-    rows = same(a, ranks) if a.requires_grad else a
-    turn = same(phi, ranks) if phi is not None and phi.requires_grad else phi
-    return local_gram(rows, b, wide, scale, phi=turn, psi=psi, plan=plan)
+    scale = replicated(flat_tau(tau, batch, a.device).reshape(batch), ranks)
+    rows = replicated(a, ranks)
+    row_phases = None if phi is None else replicated(phi, ranks)
+    return local_gram(rows, b, wide, scale, phi=row_phases, psi=psi, plan=plan)
 
 
 def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:

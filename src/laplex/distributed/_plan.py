@@ -19,10 +19,18 @@ from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
 from laplex.distributed._ends import Ghosts, edges, ghosts
-from laplex.distributed._local import Here
-from laplex.distributed._moves import Share, in_arrival_order, in_line_order, moved, moved_back, owned, to_owners
+from laplex.distributed._local import LocalPart
+from laplex.distributed._moves import (
+    Share,
+    in_arrival_order,
+    in_line_order,
+    owned,
+    to_holders,
+    to_owners,
+    to_owners_detached,
+)
 from laplex.distributed._ranks import Ranks
-from laplex.distributed._scan import SPREAD, Half, SpreadOrder
+from laplex.distributed._scan import BACKEND, Half, SpreadOrder
 from laplex.distributed._sorting import shared
 
 
@@ -128,15 +136,15 @@ class Plan:
         share = self._shares[side]
         values = self._agreed(method, values, share.size)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.size)
-        there = in_line_order(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
-        return there.reshape(*values.shape[:-1], share.counts[0])
+        at_owners = to_owners(rows, share, self._ranks)[0]
+        return in_line_order(at_owners, share)[:, : share.counts[0]].reshape(*values.shape[:-1], share.counts[0])
 
     def _restored(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
         values = self._agreed(method, values, share.counts[0] if len(share.counts) == 1 else -1)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.counts[0])
-        there = in_arrival_order(rows[0], share)[None]
-        return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
+        at_owners = in_arrival_order(rows[0], share)[None]
+        return to_holders(at_owners, share, self._ranks).reshape(*values.shape[:-1], share.size)
 
     def _agreed(self, method: str, values: Any, size: int) -> Tensor:
         """Check that the values have this size on this rank and the same form on all ranks, and return them."""
@@ -171,11 +179,11 @@ class Plan:
         return not all(known.still(now) or torch.equal(before, now) for known, before, now in pairs)
 
     def _check_shape(self, where: str, a: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
-        here = (*batch, a.shape[-1], b.shape[-1])
-        if self.local_shape != here:
+        shape = (*batch, a.shape[-1], b.shape[-1])
+        if self.local_shape != shape:
             raise ValueError(
                 f"{where}: `plan` was built for shards of (*H, n, k) = {self.local_shape} on this rank, `a` and `b` "
-                f"here give {here}; build one with laplex.distributed.Plan(a, b)"
+                f"here give {shape}; build one with laplex.distributed.Plan(a, b)"
             )
         if self.device != a.device or self._given[0].dtype != a.dtype:
             raise ValueError(
@@ -190,7 +198,7 @@ class Plan:
             settled = _settle(where, (a.detach(), b.detach()), self._shares, self._ranks, settled.plan)
         rows = owned(a, settled.rows, self._shares[0], self._ranks)
         cols = owned(b, settled.cols, self._shares[1], self._ranks)
-        return Matrix(rows, cols, tau, settled.order, SPREAD)  # type: ignore[arg-type]
+        return Matrix(rows, cols, tau, settled.order, BACKEND)  # type: ignore[arg-type]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self  # a plan never changes, and a process group cannot be copied
@@ -198,23 +206,23 @@ class Plan:
     def __repr__(self) -> str:
         *batch, n, k = self.shape
         matrices = f", batch={tuple(batch)}" if batch else ""
-        here = "as they are" if self._shares[0].stays else "moved"
+        moved = "as they are" if self._shares[0].stays else "moved"
         rows, cols = self.owned
         return (
             f"Plan(n={n}, k={k}{matrices}, rank {self._ranks.rank} of {self._ranks.size} owns {rows} rows and {cols} "
-            f"columns, {here})"
+            f"columns, {moved})"
         )
 
 
 def dtensor_parts(where: str, arguments: dict[str, Any], group: Any) -> Any:
-    """The local parts of DTensors (``_tensors.Spread``), or None if there are none.
+    """The local parts of DTensors (``_tensors.LocalArguments``), or None if there are none.
 
     Imported here because the DTensor module takes a second to import, and a program without DTensors never does.
     """
     if "torch.distributed.tensor" not in sys.modules:
         return None
     tensors = importlib.import_module("laplex.distributed._tensors")
-    return tensors.spread(where, arguments, group) if tensors.has_dtensors(arguments) else None
+    return tensors.local_arguments(where, arguments, group) if tensors.has_dtensors(arguments) else None
 
 
 def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
@@ -274,22 +282,22 @@ def _settle(
 
     Given the plan from before the anchors moved, all ranks raise if any have moved past one another.
     """
-    sides = [to_owners(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True)]
+    sides = [to_owners_detached(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True)]
     own = [edges(side, share.spans) for side, share in zip(sides, shares, strict=True)]
     positions = ranks.gathered(torch.stack([side.positions for side in own]))  # (ranks, 2, h, 4)
     others = [ghosts(positions[:, 1 - i], positions[:, i], ranks.rank) for i in range(2)]
     rows, cols = (_with_ghosts(*side) for side in zip(sides, shares, others, strict=True))
 
-    def plan_here() -> LocalPlan:
+    def local_plan() -> LocalPlan:
         if old is not None and not (_apart(positions) and all(map(_are_sorted, sides, shares))):
             raise StalePlanError(_checks.stale_plan(where, "laplex.distributed.Plan"))
         return LocalPlan(rows, cols) if old is None else old.update(rows, cols)
 
-    plan = run_on_all(where, ranks, plan_here)
-    here = Here.planned(rows, cols, plan)
+    plan = run_on_all(where, ranks, local_plan)
+    local = LocalPart.planned(rows, cols, plan)
     halves = [Half(share.counts, *half) for share, half in zip(shares, zip(own, others, strict=True), strict=True)]
-    order = SpreadOrder(here, halves[0], halves[1], _middle(positions), ranks)
-    return Settled(here.target[:, : shares[0].width], here.source[:, : shares[1].width], plan, order)
+    order = SpreadOrder(local, halves[0], halves[1], _middle(positions), ranks)
+    return Settled(local.target[:, : shares[0].width], local.source[:, : shares[1].width], plan, order)
 
 
 def _with_ghosts(side: Tensor, share: Share, others: Ghosts) -> Tensor:

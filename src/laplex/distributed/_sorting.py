@@ -82,8 +82,8 @@ def _are_intervals(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
 def _own_cuts(side: Sorted, ranks: Ranks) -> Tensor:
     """(h, ranks + 1): the cuts with which this rank keeps everything that it holds."""
     h, size = side.values.shape
-    here = torch.arange(ranks.size + 1) > ranks.rank
-    return (here * size).expand(h, -1)
+    is_past_own = torch.arange(ranks.size + 1) > ranks.rank
+    return (is_past_own * size).expand(h, -1)
 
 
 def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
@@ -93,10 +93,10 @@ def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
     for values, index in sides:
         size = values.shape[-1]
         steps = ((torch.arange(SAMPLES, device=device) + 0.5) * (size / SAMPLES)).long().clamp(max=max(size - 1, 0))
-        some = steps[: SAMPLES if size > 0 else 0]
-        short = SAMPLES - some.numel()  # SAMPLES if the rank holds nothing
-        samples.append(torch.nn.functional.pad(values[:, some].double(), (0, short)))
-        places.append(torch.nn.functional.pad(index[:, some], (0, short)))
+        sampled = steps[: SAMPLES if size > 0 else 0]
+        short = SAMPLES - sampled.numel()  # SAMPLES if the rank holds nothing
+        samples.append(torch.nn.functional.pad(values[:, sampled].double(), (0, short)))
+        places.append(torch.nn.functional.pad(index[:, sampled], (0, short)))
     # Flattened in the order of the key (side, rank, index), so that a stable sort by value is a sort by key.
     value, index = (
         ranks.gathered(torch.stack(part, 1)).permute(1, 2, 0, 3).flatten(1) for part in (samples, places)

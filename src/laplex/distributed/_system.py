@@ -37,7 +37,7 @@ from laplex._operator import LaplaceOperator
 from laplex._quasisep.systems import System
 from laplex._shapes import flat_tau
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
-from laplex.distributed._moves import Share, in_arrival_order, in_line_order, moved, moved_back, same, total
+from laplex.distributed._moves import Share, in_arrival_order, in_line_order, replicated, to_holders, to_owners, total
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._sorting import shared
 
@@ -91,8 +91,7 @@ class KernelSystem:
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: _terms(where, a, tau, diag, phi))
         share, _ = shared(a.detach()[None], a.detach().new_empty((1, 0)), ranks, together=True)
-        scale = flat_tau(tau, (), a.device).reshape(())
-        scale = same(scale, ranks) if scale.requires_grad else scale
+        scale = replicated(flat_tau(tau, (), a.device).reshape(()), ranks)
         columns = _own_columns(a, diag, phi, share, ranks)
         block = run_on_all(where, ranks, lambda: _block(*columns, scale) if columns[0].numel() > 0 else None)
         nothing = _nothing(*columns, scale)
@@ -132,8 +131,8 @@ class KernelSystem:
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         solved = self._solved(held)
-        there = in_arrival_order(solved, self._share)[None]
-        return moved_back(there, self._share, self._ranks)[0].reshape(y.shape).to(y.dtype)
+        at_owners = in_arrival_order(solved, self._share)[None]
+        return to_holders(at_owners, self._share, self._ranks)[0].reshape(y.shape).to(y.dtype)
 
     def logdet(self) -> Tensor:
         """log det A, the same on all ranks, in the dtype of the points. Differentiable once."""
@@ -151,8 +150,8 @@ class KernelSystem:
     def _held(self, y: Tensor) -> Tensor:
         """y (..., n of this rank), moved to its owners: (m, owned), in order, in float64."""
         rows = y.double().reshape(1, math.prod(y.shape[:-1]), y.shape[-1])
-        there = moved(rows, self._share, self._ranks)[0]
-        return in_line_order(there, self._share)[:, : self._share.counts[0]]
+        at_owners = to_owners(rows, self._share, self._ranks)[0]
+        return in_line_order(at_owners, self._share)[:, : self._share.counts[0]]
 
     def _solved(self, y: Tensor) -> Tensor:
         """A^-1 y for y (m, owned), in order."""
@@ -228,13 +227,13 @@ def _own_columns(
     """This rank's points, diag and phases, (owned,) each, in order, in float64."""
     shard = diag if isinstance(diag, Tensor) and diag.dim() > 0 else None
     rows = [side.double().expand(a.shape) for side in (a, shard, phi) if side is not None]
-    there = in_line_order(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
-    points, *others = there.unbind(0)
+    at_owners = to_owners(torch.stack(rows)[None], share, ranks)[0]
+    points, *others = in_line_order(at_owners, share)[:, : share.counts[0]].unbind(0)
     turn = None if phi is None else others.pop()
     if others:
         return points, others[0], turn
     noise = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
-    return points, (same(noise, ranks) if noise.requires_grad else noise).expand(points.shape), turn
+    return points, replicated(noise, ranks).expand(points.shape), turn
 
 
 def _block(t: Tensor, diag: Tensor, phi: Tensor | None, tau: Tensor) -> Block:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, trained
-from laplex.distributed._moves import same, total
+from laplex.distributed._moves import replicated, total
 from laplex.distributed._ranks import Ranks
 from laplex.nn._linear import LaplexLinear
 
-SPREAD = ("b", "psi")  # parameters that belong to features; all others are on all ranks
+SHARDED = ("b", "psi")  # parameters that belong to features; all others are on all ranks
 
 
 class SpreadLinear(nn.Module):
@@ -79,7 +79,7 @@ class SpreadLinear(nn.Module):
         for name, value in parameters.items():
             if value.requires_grad:  # frozen anchors stay the same tensors, whose order the layer has
                 averaged = _averaged(value, ranks)
-                parameters[name] = averaged if name in SPREAD else same(averaged, ranks)
+                parameters[name] = averaged if name in SHARDED else replicated(averaged, ranks)
         if "bias" in parameters:  # the bias counts once in the sum
             parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
         part: Tensor = functional_call(self.part, parameters, (_averaged(x, ranks),))
@@ -140,7 +140,7 @@ def _cut(layer: LaplexLinear, features: slice) -> LaplexLinear:
     """A copy of the layer with some of its features. Gradient factors stay those of the whole layer."""
     part = copy.deepcopy(layer)
     part.in_features = features.stop - features.start
-    for name in SPREAD:
+    for name in SHARDED:
         uncut = getattr(layer, name)
         if uncut is not None:
             setattr(part, name, nn.Parameter(uncut.detach()[:, features].clone(), requires_grad=uncut.requires_grad))
