@@ -141,7 +141,7 @@ def solved(*, phased=False, kind="uneven", spread=1.0, number=False, second=True
     return compare(ours.solve(shards["y"]), theirs, leaves, shards, mine, once=False, second=second)
 
 
-def density(*, phased=False, kind="uneven", spread=1.0, number=False, points=33, ties=None):
+def likelihood(*, phased=False, kind="uneven", spread=1.0, number=False, points=33, ties=None):
     values, mine = problem(phased=phased, kind=kind, spread=spread, number=number, points=points, ties=ties)
     values["y"] = torch.randn(2, points).double()
     leaves, shards = cut(values, mine)
@@ -156,7 +156,7 @@ def density(*, phased=False, kind="uneven", spread=1.0, number=False, points=33,
     normal = torch.distributions.MultivariateNormal(torch.zeros(points).double(), matrix)
     with torch.no_grad():
         assert error(system.logdet(), torch.logdet(matrix)) <= 1e-12
-    return compare(system.log_density(y), normal.log_prob(observed), leaves, shards, mine, once=True)
+    return compare(system.log_likelihood(y), normal.log_prob(observed), leaves, shards, mine, once=True)
 
 
 def one_tie_each(a):
@@ -194,7 +194,20 @@ def tight_clusters():
     }
 
 
+def described():
+    """Attributes that lazy matrices have too: those of the whole matrix, without an exchange."""
+    for dtype in (torch.float32, torch.float64):
+        points = torch.linspace(0, 1, 4 + dist.get_rank(), dtype=dtype)
+        system = distributed.KernelSystem(points, 0.5, 0.1)
+        assert system.size == 4 + 5 + 6
+        assert system.shape == torch.Size((15, 15))
+        assert (system.dtype, system.device) == (dtype, torch.device("cpu"))
+        assert system.logdet().dtype == dtype
+    return {}
+
+
 SYSTEMS = {
+    "attributes": described,
     "solve": solved,
     "solve, intervals": lambda: solved(kind="intervals"),
     "solve, one number": lambda: solved(number=True),
@@ -202,18 +215,18 @@ SYSTEMS = {
     "solve with phases": lambda: solved(phased=True, number=True),
     "solve, far apart": lambda: solved(spread=1e4, second=False),
     "solve, few points": lambda: solved(points=2),
-    "density": density,
-    "density, intervals": lambda: density(kind="intervals", number=True),
-    "density with phases": lambda: density(phased=True),
-    "density, close together": lambda: density(spread=1e-5),
-    "density, one point": lambda: density(points=1),
+    "likelihood": likelihood,
+    "likelihood, intervals": lambda: likelihood(kind="intervals", number=True),
+    "likelihood with phases": lambda: likelihood(phased=True),
+    "likelihood, close together": lambda: likelihood(spread=1e-5),
+    "likelihood, one point": lambda: likelihood(points=1),
     "tight clusters": tight_clusters,
 }
 for ties_name, tied in TIES.items():
     for kind in ("intervals", "uneven"):
         given = {"kind": kind, "ties": tied, "phased": kind == "uneven"}
         SYSTEMS[f"solve, {ties_name}, {kind}"] = functools.partial(solved, **given)
-        SYSTEMS[f"density, {ties_name}, {kind}"] = functools.partial(density, **given)
+        SYSTEMS[f"likelihood, {ties_name}, {kind}"] = functools.partial(likelihood, **given)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -306,7 +319,7 @@ def wrong_operand(name, method):
 FAULTS = {name: (lambda name=name: wrong(name), *row[2:]) for name, row in WRONG.items()} | {
     f"{method}: {name}": (lambda name=name, method=method: wrong_operand(name, method), *row[1:])
     for name, row in OPERANDS.items()
-    for method in ("solve", "log_density")
+    for method in ("solve", "log_likelihood")
 }
 
 

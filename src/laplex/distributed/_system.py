@@ -1,4 +1,4 @@
-r"""K(a, a) + diag over ranks: solves, log determinants and Gaussian densities, with one exchange of a few numbers.
+r"""K(a, a) + diag over ranks: solves, log determinants and Gaussian likelihoods, with one exchange of a few numbers.
 
 After sorting, rank r owns the points first_r .. last_r, and B_r is its own diagonal block of A = K + diag. Distances
 add up, so the block of K between two ranks r < s has rank one:
@@ -55,12 +55,12 @@ class KernelSystem:
     """A = K(a, a) + diag, factored, with the points a spread over the ranks of a group, in O(n / ranks) and O(ranks^3).
 
     K[i, j] = exp(-|a_i - a_j| / tau) cos(phi_i - phi_j). A is the covariance of a Gaussian process with an exponential
-    kernel, observed with noise, and :meth:`log_density` is its likelihood. Every rank passes its shards, which may have
-    any sizes and any order. All ranks must make the system, and use it, together.
+    kernel, observed with noise. Every rank passes its shards, which may have any sizes and any order. All ranks must
+    make the system, and use it, together.
 
     Computations are in float64 inside. Gradients are those of the sum of all ranks' losses. For a, diag, phi and y each
     rank gets the gradient of its own shard; for tau (and a diag that is one number), the whole gradient.
-    :meth:`logdet` and :meth:`log_density` are the same on all ranks, so divide a loss made of them by the number of
+    :meth:`logdet` and :meth:`log_likelihood` are the same on all ranks, so divide a loss made of them by the number of
     ranks.
 
     Args:
@@ -125,6 +125,21 @@ class KernelSystem:
         """How many points there are on all ranks."""
         return self._size
 
+    @property
+    def shape(self) -> torch.Size:
+        """(size, size): that of A, over all ranks."""
+        return torch.Size((self._size, self._size))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the points."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the points of this rank are."""
+        return self._small.device
+
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for the shard y (..., n of this rank), shaped like y. Differentiable to any order."""
         where, y = "laplex.distributed.KernelSystem.solve", resolved(y)
@@ -136,16 +151,16 @@ class KernelSystem:
 
     def logdet(self) -> Tensor:
         """log det A, the same on all ranks, in the dtype of the points. Differentiable once."""
-        return self._logdet.to(self._dtype)
+        return self._logdet.to(self.dtype)
 
-    def log_density(self, y: Tensor) -> Tensor:
+    def log_likelihood(self, y: Tensor) -> Tensor:
         """log N(y; 0, A) for the shard y (..., n of this rank): (...), the same on all ranks. Differentiable once."""
-        where, y = "laplex.distributed.KernelSystem.log_density", resolved(y)
+        where, y = "laplex.distributed.KernelSystem.log_likelihood", resolved(y)
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         square = total((held * self._solved(held)).sum(-1), self._ranks)
-        density = -0.5 * (square + self._logdet + self._size * math.log(2 * math.pi))
-        return density.reshape(y.shape[:-1]).to(y.dtype)
+        likelihood = -0.5 * (square + self._logdet + self._size * math.log(2 * math.pi))
+        return likelihood.reshape(y.shape[:-1]).to(y.dtype)
 
     def _held(self, y: Tensor) -> Tensor:
         """y (..., n of this rank), moved to its owners: (m, owned), in order, in float64."""
@@ -175,10 +190,8 @@ class KernelSystem:
                 f"{where}: `y` must be real floating point and have size n = {self._share.size} in its last dimension, "
                 f"as the points of this rank, got {y.dtype} of shape {tuple(y.shape)}"
             )
-        if y.device != self._small.device:
-            raise ValueError(
-                f"{where}: `y` must be on {self._small.device}, where the points are, got {y.device}; use .to()"
-            )
+        if y.device != self.device:
+            raise ValueError(f"{where}: `y` must be on {self.device}, where the points are, got {y.device}; use .to()")
         plain_arguments(where, [y])
         return {
             "the shape of `y` but for its last dimension": tuple(y.shape[:-1]),
