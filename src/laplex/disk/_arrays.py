@@ -118,7 +118,7 @@ def stored(name: str, value: Any) -> Stored:
 
 def _located(name: str, value: Any) -> tuple[Region | None, Any]:
     """Where the numbers are: a region of a file, or an array in memory."""
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, str | os.PathLike) for one in value):
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str | os.PathLike) for part in value):
         return _safetensors_region(name, Path(value[0]), str(value[1])), None
     if isinstance(value, str | os.PathLike):
         return _npy_region(name, Path(value)), None
@@ -266,7 +266,7 @@ def _has_numbers(region: Region, array: np.ndarray[Any, Any]) -> bool:
     mapped = array.reshape(-1)
     for first, last in _probes(array.size):
         offset = region.offset + first * array.itemsize
-        there = np.fromfile(region.path, region.dtype, last - first, offset=offset)
-        if there.tobytes() != mapped[first:last].tobytes():
+        on_disk = np.fromfile(region.path, region.dtype, last - first, offset=offset)
+        if on_disk.tobytes() != mapped[first:last].tobytes():
             return False
     return True

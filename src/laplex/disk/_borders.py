@@ -61,8 +61,8 @@ def sample(anchors: Stored, name: str, memory: int) -> Sample:
 
 def chosen(samples: list[Sample], capacity: float) -> np.ndarray[Any, Any]:
     """Borders that cut the anchors of all samples into buckets: sorted, without repeats."""
-    masses = np.concatenate([np.full(len(one.values), one.total / max(len(one.values), 1)) for one in samples])
-    values, inverse = np.unique(np.concatenate([one.values for one in samples]), return_inverse=True)
+    masses = np.concatenate([np.full(len(drawn.values), drawn.total / max(len(drawn.values), 1)) for drawn in samples])
+    values, inverse = np.unique(np.concatenate([drawn.values for drawn in samples]), return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), masses, len(values))
     total = mass.cumsum()
     if len(values) == 0 or total[-1] <= capacity:

@@ -1,7 +1,7 @@
 """The product where neither side fits into memory: bucket by bucket.
 
 rows       a is read, and written grouped by bucket, with a label for every row
-columns    b and x are read, and written so too; each bucket's sources are summed as others will see them (``_sums``)
+columns    b and x are read, and written likewise; each bucket's sources are summed as the others see them (``_sums``)
 products   each bucket is multiplied in memory, with two extra sources that stand for all other buckets
 output     results are read in the caller's order, by the labels, and written
 """

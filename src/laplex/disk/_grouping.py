@@ -86,11 +86,11 @@ def distribute_rows(
         order, counts = grouped(buckets, borders.buckets)
         table.write(counts, item * borders.buckets)
         labels.write(buckets, first)
-        order_there = order if stored.all() else order[stored[buckets[order]]]
-        anchors.write(a[order_there], place)
+        stored_order = order if stored.all() else order[stored[buckets[order]]]
+        anchors.write(a[stored_order], place)
         if problem.phi is not None:
             files[-1].write(problem.phi.read(first, last, ahead=block)[0][order], first)
-        place += len(order_there)
+        place += len(stored_order)
     return counts_of(workspace, "row_counts", blocks(size, block), borders)
 
 

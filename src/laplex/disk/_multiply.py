@@ -1,4 +1,4 @@
-"""One product in memory: ``laplex.linear`` by the scan, without its checks, which were made for the whole."""
+"""One product in memory: the scan of ``laplex.linear``, without checks, since all arguments were checked before."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def multiply(
         return np.zeros((len(x), a.size), x.dtype)
     device = torch.device("cpu")
     name = _backends.planner(device)  # not the backend that forms the matrix, which would need more memory
-    rows, cols, operand = (torch.from_numpy(each) for each in (a, b, x))
-    phase = tuple(torch.from_numpy(each) for each in phases if each is not None)
+    rows, cols, operand = (torch.from_numpy(array) for array in (a, b, x))
+    phase = tuple(torch.from_numpy(angles) for angles in phases if angles is not None)
     with torch.no_grad():
         length = flat_tau(tau, (), device)
         matrix = planned_matrix(WHERE, (rows, cols), length, (), None, (_backends.load(name, "cpu"), name))

@@ -69,8 +69,8 @@ def _part(problem: Problem, a: np.ndarray[Any, Any], phi: Any, columns: tuple[in
 def _parts(problem: Problem, block: int) -> list[tuple[int, int]]:
     """The columns [first, last) of each item, after which the sums are saved."""
     read = problem.b.dtype.itemsize + problem.x.m * problem.x.dtype.itemsize
-    each = blocks(SAVED * problem.a.size * problem.x.m * 8, read * block) * block or block
-    return [span(each, item, problem.b.size) for item in range(blocks(problem.b.size, each))]
+    size = blocks(SAVED * problem.a.size * problem.x.m * 8, read * block) * block or block
+    return [span(size, item, problem.b.size) for item in range(blocks(problem.b.size, size))]
 
 
 def _wide_capacity(problem: Problem) -> int:

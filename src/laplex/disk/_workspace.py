@@ -1,4 +1,4 @@
-"""The folder of a product: records what is done so far, so that a product ended in any way continues from there.
+"""The folder of a product: records what is done so far, so that an interrupted product can be resumed.
 
     manifest.json    what is computed, from what; the step, how many of its items are complete, and how long files are
     *.bin            numbers of the steps
@@ -200,7 +200,7 @@ class Workspace:
 
     @property
     def present(self) -> int:
-        """The bytes that the folder takes now."""
+        """The bytes that the folder takes on the disk now."""
         return sum(bytes_on_disk(path) for path in self.folder.iterdir())
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return [] if before == now else [name]
     names = {key: f"{key} of {name}" if name else key for key in before | now}
-    return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
+    return [entry for key in names for entry in differences(before.get(key), now.get(key), names[key])]
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

@@ -72,13 +72,13 @@ def linear(
         Errors raise on all ranks, with the message of the rank at fault. All else is as in :func:`laplex.linear`.
     """
     where = "laplex.distributed.linear"
-    given = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
-    given = {name: resolved(value) for name, value in given.items()}
-    parts = dtensor_parts(where, given, group)
+    arguments = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
+    arguments = {name: resolved(value) for name, value in arguments.items()}
+    parts = dtensor_parts(where, arguments, group)
     if parts is not None:
         y: Tensor = parts.wrapped(_linear(where, _Operands(**parts.arguments, plan=plan), parts.group))
         return y
-    return _linear(where, _Operands(**given, plan=plan), group)
+    return _linear(where, _Operands(**arguments, plan=plan), group)
 
 
 def _linear(where: str, operands: _Operands, group: Any) -> Tensor:

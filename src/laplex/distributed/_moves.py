@@ -27,11 +27,11 @@ class Share(NamedTuple):
 
     origins: Tensor  # (held,) int64: where each value that is sent stands in the caller's (h * size)
     slots: Tensor  # (owned,) int64: where each value that arrives goes in (h * width), each matrix in order
-    sent: tuple[int, ...]  # how many to each rank
-    received: tuple[int, ...]
+    sent: tuple[int, ...]  # how many values go to each rank
+    received: tuple[int, ...]  # how many come from each rank
     size: int
     counts: tuple[int, ...]  # owned, for each matrix
-    width: int  # the largest count, and at least 1: all ranks must get as far as the exchange
+    width: int  # the largest count; at least 1, so that ranks that own nothing get to the exchange, too
     stays: bool  # the same on all ranks: every rank owns what it holds, and nothing is exchanged
     ordered: bool  # on this rank: what it holds is also in order, so that nothing moves at all
 

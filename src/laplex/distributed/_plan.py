@@ -69,7 +69,7 @@ class Plan:
     _ranks: Ranks
     _shares: tuple[Share, Share]
     _settled: Settled
-    _given: tuple[Tensor, Tensor]  # copies of the anchors, to detect changes
+    _anchors: tuple[Tensor, Tensor]  # copies of the anchors, to detect changes
     _known: tuple[Known, Known]
     __setattr__ = frozen
 
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def device(self) -> torch.device:
-        return self._given[0].device
+        return self._anchors[0].device
 
     @property
     def owned(self) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class Plan:
             _ranks=self._ranks,
             _shares=(cols, rows),
             _settled=Settled(settled.cols, settled.rows, settled.plan.mT, settled.order.mT),
-            _given=self._given[::-1],
+            _anchors=self._anchors[::-1],
             _known=self._known[::-1],
         )
 
@@ -175,7 +175,7 @@ class Plan:
 
     def _changed(self, a: Tensor, b: Tensor) -> bool:
         """Whether the caller's anchors differ in any bit from those of the plan."""
-        pairs = zip(self._known, self._given, (a, b), strict=True)
+        pairs = zip(self._known, self._anchors, (a, b), strict=True)
         return not all(known.still(now) or torch.equal(before, now) for known, before, now in pairs)
 
     def _check_shape(self, where: str, a: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
@@ -185,10 +185,10 @@ class Plan:
                 f"{where}: `plan` was built for shards of (*H, n, k) = {self.local_shape} on this rank, `a` and `b` "
                 f"here give {shape}; build one with laplex.distributed.Plan(a, b)"
             )
-        if self.device != a.device or self._given[0].dtype != a.dtype:
+        if self.device != a.device or self._anchors[0].dtype != a.dtype:
             raise ValueError(
-                f"{where}: `plan` was built for {self._given[0].dtype} on {self.device}, the anchors are {a.dtype} on "
-                f"{a.device}; build one with laplex.distributed.Plan(a, b)"
+                f"{where}: `plan` was built for {self._anchors[0].dtype} on {self.device}, the anchors are {a.dtype} "
+                f"on {a.device}; build one with laplex.distributed.Plan(a, b)"
             )
 
     def _matrix(self, where: str, a: Tensor, b: Tensor, tau: Tensor, *, changed: bool) -> Matrix:
@@ -256,7 +256,7 @@ def _planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
         _ranks=ranks,
         _shares=shares,
         _settled=_settle(where, (rows, cols), shares, ranks, None),
-        _given=(a.detach().clone(), b.detach().clone()),
+        _anchors=(a.detach().clone(), b.detach().clone()),
         _known=(Known(a), Known(b)),
     )
 
@@ -278,7 +278,7 @@ def _settle(
     ranks: Ranks,
     old: LocalPlan | None,
 ) -> Settled:
-    """Move the caller's anchors (h, n) and (h, k) to their owners, and find the order of those that are here.
+    """Move the caller's anchors (h, n) and (h, k) to their owners, and find the order of those that this rank owns.
 
     Given the plan from before the anchors moved, all ranks raise if any have moved past one another.
     """

@@ -6,7 +6,8 @@ all; w - 1 of the samples, the splitters, cut the line into w intervals with abo
 Nothing is moved to make the counts equal. If the shards already are intervals in the order of ranks, and no rank holds
 much more than its share, every rank owns what it holds, and nothing is moved at all.
 
-Where runs of equal anchors must stay together, cuts are by value alone: the run of a splitter goes to its right.
+Where runs of equal anchors must stay together, cuts are by value alone: anchors equal to a splitter
+go to the rank on its right.
 
     D. J. DeWitt, J. F. Naughton, D. A. Schneider, Parallel sorting on a shared-nothing architecture using
         probabilistic splitting, Parallel and Distributed Information Systems (1991).
@@ -120,7 +121,7 @@ def _cuts(side: Sorted, number: int, splitters: Splitters, ranks: Ranks) -> Tens
     below, upto = (torch.searchsorted(values, keys, right=right).cpu() for right in (False, True))
     key_side, key_rank, key_place = (part.cpu() for part in splitters[1:])
     mine = (key_side == number) & (key_rank == ranks.rank)
-    first = (key_side > number) | ((key_side == number) & (key_rank > ranks.rank))  # our ties come before the splitter
+    first = (key_side > number) | ((key_side == number) & (key_rank > ranks.rank))  # ties here precede the splitter
     cuts = torch.where(first, upto, below)
     for i, j in mine.nonzero().tolist():  # ties are in the order of their places
         tied = places[i, below[i, j] : upto[i, j]]

@@ -13,13 +13,15 @@ middle factors, whose diagonal blocks are 0,
 
 (M. A. Woodbury, Inverting modified matrices, 1950). Each rank factors its B_r and solves for V_r and y as on one
 device (``laplex._quasisep``), and all ranks exchange Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has
-the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two components, and H the factor I.
+the factor e_i^T e_j, e = (cos phi, sin phi): each column of V_r becomes two, one for each component of e, and each
+entry of H is multiplied by the 2 x 2 identity.
 
 Equal points have one owner. So |a_i - a_j| is smooth between ranks, and differentiating each of the three factors by
-itself gives the right gradients; if equal points were on two ranks, the gradient would be 0, which no factor knows.
+itself gives the right gradients. If equal points were on two ranks, the gradient of their distance would have to be 0,
+but no single factor can tell that they are equal.
 
-No exponent is positive. What is lost: S is found with errors of eps, and it is as close to singular as the points at
-the borders between ranks are to being tied and without noise. So a log determinant has errors of about eps over the
+No exponent is positive. The price is that S has rounding errors of eps, and comes close to singular where points at the
+borders between ranks are nearly tied and have little noise. So a log determinant has errors of about eps over the
 smallest diag, more than on one device.
 """
 
@@ -202,8 +204,8 @@ class KernelSystem:
 
 def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     _checks.anchor_pair(where, a, a)
-    given = {"a": a, "tau": tau, "diag": diag, "phi": phi}
-    plain_arguments(where, given.values())
+    arguments = {"a": a, "tau": tau, "diag": diag, "phi": phi}
+    plain_arguments(where, arguments.values())
     if a.dim() != 1:
         raise ValueError(f"{where}: `a` must be (n,), the points of this rank, got shape {tuple(a.shape)}")
     _checks.length_scale(where, tau, a)
@@ -226,7 +228,7 @@ def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
         if _sharded(diag)
         else float(diag.detach() if isinstance(diag, Tensor) else diag),
         "whether phases are given": phi is not None,
-        "the set of arguments that require gradients": trained(given),
+        "the set of arguments that require gradients": trained(arguments),
     }
 
 

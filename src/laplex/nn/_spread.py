@@ -94,11 +94,11 @@ class SpreadLinear(nn.Module):
                 f"to {self.features.stop} of the whole, got {got}; use x[..., layer.features]"
             )
         plain_arguments(where, [x])
-        given = {"x": x, **dict(self.part.named_parameters())}
+        arguments = {"x": x, **dict(self.part.named_parameters())}
         return {
             "the shape of `x` but for its last dimension": tuple(x.shape[:-1]),
             "the dtype of `x`": x.dtype,
-            "the set of arguments that require gradients": trained(given),
+            "the set of arguments that require gradients": trained(arguments),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpreadLinear:
