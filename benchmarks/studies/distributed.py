@@ -154,7 +154,7 @@ def measure_sums(n: int) -> dict[str, float]:
     x = torch.randn(64, features)[:, head.features]
 
     def density() -> Tensor:
-        return laplex.distributed.KernelSystem(points, TAU, noise).log_density(y)
+        return laplex.distributed.KernelSystem(points, TAU, noise).log_likelihood(y)
 
     return {
         "Gram matrix": _median(lambda: laplex.distributed.gram(a, b, weight, TAU)),

@@ -13,7 +13,7 @@ NotedProgress = Callable[[int, int, str], None]  # the same, and a note
 LINES = 10  # at most this many, besides the first
 
 
-def refuse(where: str, progress: object) -> None:
+def check_progress(where: str, progress: object) -> None:
     """Raise TypeError unless ``progress`` can be called, or is None."""
     if progress is not None and not callable(progress):
         raise TypeError(

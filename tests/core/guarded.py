@@ -12,7 +12,7 @@ import laplex
 from laplex import _backends
 from laplex._scan import cpp
 from laplex._scan.order import Matrix, Order
-from laplex.distributed._local import Here
+from laplex.distributed._local import LocalPart
 from laplex.distributed._local import pullback as pullback_with_ghosts
 
 scan, pullback = torch.ops.laplex.scan, torch.ops.laplex.pullback
@@ -78,12 +78,12 @@ def a_plan_found_stale_late(n, m, dtype):
     """
     ghosts = torch.tensor([[-5.0, -5.0, 5.0, 5.0]])
     a, b = (torch.cat([torch.randn(1, n), ghosts], -1).to(dtype) for _ in range(2))
-    here = Here.planned(a, b, laplex.Plan(a, b))
-    assert here.takes_tail
+    local = LocalPart.planned(a, b, laplex.Plan(a, b))
+    assert local.takes_tail
     moved = [torch.cat([side[:, : n - 1], side[:, n - 1 :] + 1e-6], -1) for side in (a, b)]
     tau, tail = torch.ones(1).double(), torch.randn(1, m, 4, dtype=dtype)
     g, x, odd_x = torch.randn(3, 1, m, n, dtype=dtype)
-    stale, fresh = Here(*moved, *here[2:]), Here.planned(*moved, laplex.Plan(*moved))
+    stale, fresh = LocalPart(*moved, *local[2:]), LocalPart.planned(*moved, laplex.Plan(*moved))
     x_bars = []
     for plan in (stale, fresh):
         arguments = g, tail, x, odd_x, plan, tau

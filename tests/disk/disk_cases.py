@@ -6,7 +6,7 @@ import torch
 from laplex import reference
 
 KINDS = ("normal", "tied", "equal", "skewed", "apart", "zeros", "sorted", "one value and more")
-WAYS = {"buckets": (3000, 2000), "by rows": (3000, 5), "by columns": (7, 3000)}  # n and k
+STRATEGIES = {"buckets": (3000, 2000), "by rows": (3000, 5), "by columns": (7, 3000)}  # n and k
 MEMORY = 60_000  # bytes: some hundred anchors
 TAU = 0.3
 

@@ -15,7 +15,6 @@ import laplex
 from laplex import _writing
 from laplex.disk import _arrays, _workspace
 from laplex.disk._arrays import stored
-from laplex.disk._files import Traffic
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
 N, K = 800, 700
@@ -80,7 +79,7 @@ IN_MEMORY = {
 @pytest.mark.parametrize("source", FILES)
 def test_files_are_read_from_their_place(tmp_path, given, source):
     for name, array in given.items():
-        side = stored("", name, source(tmp_path, name, array), Traffic())
+        side = stored(name, source(tmp_path, name, array))
         assert side.region is not None, "pages of a map would count as memory"
         assert side.shape == array.shape
         assert np.array_equal(side.read(100, 300, ahead=100), np.atleast_2d(array)[:, 100:300])
@@ -99,7 +98,7 @@ def test_files_give_the_same_bits(tmp_path, given, source):
 @pytest.mark.parametrize("kind", IN_MEMORY)
 def test_what_is_in_memory(given, kind):
     for name, array in given.items():
-        side = stored("", name, IN_MEMORY[kind](array), Traffic())
+        side = stored(name, IN_MEMORY[kind](array))
         assert side.region is None
         assert np.array_equal(side.read(100, 300), np.atleast_2d(array)[:, 100:300])
 
@@ -108,7 +107,7 @@ def test_changes_of_a_map_are_seen(tmp_path, given):
     for mode, region in (("r+", True), ("c", False)):
         changed = np.load(as_path(tmp_path, "b", given["b"]), mmap_mode=mode)
         changed[5] = 3.5
-        side = stored("", "b", changed, Traffic())
+        side = stored("b", changed)
         assert (side.region is not None) == region
         assert side.read(5, 6)[0, 0] == 3.5
         side.close()
@@ -119,7 +118,7 @@ def test_a_map_whose_file_was_replaced_is_read_as_it_is(tmp_path, given):
     array = np.load(path, mmap_mode="r")
     path.unlink()
     np.save(path, given["b"] + 1)
-    side = stored("", "b", array, Traffic())
+    side = stored("b", array)
     assert np.array_equal(side.read(0, K)[0], given["b"])
 
 
@@ -134,13 +133,13 @@ def test_a_map_whose_file_was_replaced_by_a_similar_one(tmp_path, monkeypatch, g
     other = given["b"].copy()
     other[place] += 1
     np.save(path, other)
-    side = stored("", "b", array, Traffic())
+    side = stored("b", array)
     assert np.array_equal(side.read(0, K)[0], given["b"])
 
 
 def test_a_map_is_read_from_its_file_also_where_the_system_has_no_list_of_maps(tmp_path, monkeypatch, given):
     monkeypatch.setattr(_arrays, "MAPS", Path("none"))
-    side = stored("", "b", as_map(tmp_path, "b", given["b"]), Traffic())
+    side = stored("b", as_map(tmp_path, "b", given["b"]))
     assert side.region is not None
     side.close()
 
@@ -247,7 +246,7 @@ def test_anchors_that_are_not_finite(tmp_path, size, name):
 def test_files_that_are_not_what_they_should_be(tmp_path, given):
     def refused(value, message):
         with pytest.raises((ValueError, TypeError), match=message):
-            stored("laplex.disk.linear", "a", value, Traffic())
+            stored("a", value)
 
     path, text = as_path(tmp_path, "a", given["a"]), tmp_path / "text.safetensors"
     text.write_text("these are no numbers")
@@ -273,7 +272,7 @@ def test_a_damaged_header_of_safetensors(tmp_path, entry):
     text = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]} | entry}).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
     with pytest.raises((ValueError, TypeError), match=r"^laplex.disk.linear: `a` must be .*(damaged|got \['F32)"):
-        stored("laplex.disk.linear", "a", (path, "a"), Traffic())
+        stored("a", (path, "a"))
 
 
 @pytest.mark.parametrize("shape", ["(-4,)", "(True,)", "(4,"])
@@ -281,7 +280,7 @@ def test_a_damaged_header_of_npy(tmp_path, shape):
     path, text = tmp_path / "a.npy", f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64))
     with pytest.raises(ValueError, match=r"^laplex.disk.linear: `a` must be a .npy file, got .*(damaged|not one)"):
-        stored("laplex.disk.linear", "a", path, Traffic())
+        stored("a", path)
 
 
 def test_the_result_is_not_written_over_an_argument(tmp_path, given):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from disk_cases import MEMORY, TAU, WAYS, arguments, largest_error, truth
+from disk_cases import MEMORY, STRATEGIES, TAU, arguments, largest_error, truth
 
 import laplex
 from laplex._writing import locked
@@ -31,8 +31,8 @@ def multiply(tmp_path):
     return product
 
 
-def given_for(way):
-    sizes = (500, 400) if way == "buckets" else WAYS[way]
+def given_for(strategy):
+    sizes = (500, 400) if strategy == "buckets" else STRATEGIES[strategy]
     return dict(zip(("x", "a", "b"), arguments(*sizes, m=2), strict=False))
 
 
@@ -53,13 +53,13 @@ def test_a_full_disk_when_numbers_are_written(multiply, monkeypatch):
     assert np.array_equal(multiply(given), want)
 
 
-SUMMED = ("buckets", "by columns")  # the ways that have a running sum
+SUMMED = ("buckets", "by columns")  # the strategies that have a running sum
 
 
-@pytest.mark.parametrize("way", SUMMED)
+@pytest.mark.parametrize("strategy", SUMMED)
 @pytest.mark.parametrize("item", [1, 2, 3])
-def test_a_full_disk_when_the_manifest_is_saved(multiply, monkeypatch, way, item):
-    given = given_for(way)
+def test_a_full_disk_when_the_manifest_is_saved(multiply, monkeypatch, strategy, item):
+    given = given_for(strategy)
     want = np.array(multiply(given, "z.npy"))
     write = _workspace.write_whole
 
@@ -77,18 +77,18 @@ def test_a_full_disk_when_the_manifest_is_saved(multiply, monkeypatch, way, item
     assert np.array_equal(multiply(given), want)
 
 
-@pytest.mark.parametrize("way", SUMMED)
+@pytest.mark.parametrize("strategy", SUMMED)
 @pytest.mark.parametrize("item", [1, 2, 3])
-def test_a_kill_before_the_manifest_is_saved(multiply, monkeypatch, way, item):
+def test_a_kill_before_the_manifest_is_saved(multiply, monkeypatch, strategy, item):
     """The sums of the next item are written, and the manifest, which waits for the disk, does not yet know the last."""
-    given = given_for(way)
+    given = given_for(strategy)
     want = np.array(multiply(given, "z.npy"))
     save, write, sums = _workspace.Workspace._save, _workspace.Scratch.write, []
 
-    def lost(self, text, lasting):
+    def lost(self, text, files):
         state = json.loads(text)
         if (state["step"], state["done"]) != ("columns", item):
-            save(self, text, lasting)
+            save(self, text, files)
 
     def killed(self, values, place):
         write(self, values, place)
@@ -155,10 +155,10 @@ def killed_before_the_workspace_is_removed(multiply, monkeypatch, given):
             multiply(given)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("change", ["deleted", "replaced", "copied"])
-def test_a_complete_result_that_is_gone_is_computed_again(multiply, monkeypatch, tmp_path, way, change):
-    given, path = given_for(way), tmp_path / "y.npy"
+def test_a_complete_result_that_is_gone_is_computed_again(multiply, monkeypatch, tmp_path, strategy, change):
+    given, path = given_for(strategy), tmp_path / "y.npy"
     killed_before_the_workspace_is_removed(multiply, monkeypatch, given)
     want = np.load(path)
     if change == "deleted":
@@ -199,7 +199,7 @@ def test_starting_over_says_what_is_left(multiply, tmp_path):
 
 
 def test_the_last_step_asks_for_no_room_of_earlier_ones(multiply, monkeypatch, tmp_path):
-    given, total = dict(zip(("x", "a", "b"), arguments(*WAYS["buckets"]), strict=False)), []
+    given, total = dict(zip(("x", "a", "b"), arguments(*STRATEGIES["buckets"]), strict=False)), []
     want = np.array(multiply(given, "z.npy", progress=lambda done, items: total.append(items)))
     interrupted(multiply, given, total[0] - 2)
     assert json.loads((tmp_path / "y.npy.work" / "manifest.json").read_text())["step"] == "output"
@@ -226,7 +226,7 @@ def test_more_buckets_than_labels_of_a_byte_have(multiply, monkeypatch):
 
 
 def test_a_file_that_ends_too_early(tmp_path):
-    file = _files.Scratch(tmp_path / "y.bin", np.float32, _files.Traffic())
+    file = _files.Scratch(tmp_path / "y.bin", np.float32)
     with pytest.raises(OSError, match=r"^laplex.disk.linear: /.*y.bin ends at byte 0, where numbers were expected"):
         file.read(np.zeros(3, np.float32), 0)
 

@@ -1,14 +1,13 @@
-"""Products from disk are those of the dense matrix in float64, whatever the way, the buckets and the anchors."""
+"""Products from disk are those of the dense matrix in float64, whatever the strategy, the buckets and the anchors."""
 
 import numpy as np
 import pytest
 import torch
-from disk_cases import KINDS, MEMORY, TAU, WAYS, arguments, largest_error
+from disk_cases import KINDS, MEMORY, STRATEGIES, TAU, arguments, largest_error
 
 import laplex
-from laplex.disk import _borders, _linear, _problem, _workspace
+from laplex.disk import _arrays, _borders, _files, _linear, _output, _problem, _workspace
 from laplex.disk._borders import Borders
-from laplex.disk._files import Traffic
 
 TOLERANCE = {np.float32: 5e-7, np.float64: 5e-15}
 pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
@@ -37,15 +36,15 @@ def test_buckets(multiply, kind, m, phases, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("m", "phases"), [(None, False), (2, True)])
-@pytest.mark.parametrize("way", WAYS)
-def test_ways(multiply, way, m, phases, dtype):
-    given = arguments(*WAYS[way], m=m, phases=phases, dtype=dtype)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategies(multiply, strategy, m, phases, dtype):
+    given = arguments(*STRATEGIES[strategy], m=m, phases=phases, dtype=dtype)
     assert largest_error(multiply(*given), given) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_phases_narrower_than_x(multiply, way):
-    x, a, b, phi, psi = arguments(*WAYS[way], m=2, phases=True, dtype=np.float64)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_phases_narrower_than_x(multiply, strategy):
+    x, a, b, phi, psi = arguments(*STRATEGIES[strategy], m=2, phases=True, dtype=np.float64)
     given = (x, a, b, phi.astype(np.float32), psi.astype(np.float32))
     assert largest_error(multiply(*given), given) < TOLERANCE[np.float64]
 
@@ -138,45 +137,62 @@ def test_labels_are_those_of_a_search(dtype):
     borders = np.unique(np.concatenate([values[::10], np.nextafter(values[::20], dtype(np.inf)), [-0.0]]).astype(dtype))
     tried = np.concatenate([values, borders, np.nextafter(borders, dtype(-np.inf)), [-0.0, np.finfo(dtype).max]])
     tried = tried.astype(dtype)
-    labels = Borders(borders).labels(tried, "", "")
+    labels = Borders(borders).labels(tried, "")
     assert np.array_equal(labels, np.searchsorted(borders, tried, side="right"))
 
 
-@pytest.mark.parametrize("way", WAYS)
+def count_bytes(monkeypatch, name, modules):
+    """Sizes of the arrays that a function of `_files` is called with from now on, in these modules."""
+    sizes, function = [], getattr(_files, name)
+
+    def counted(file, array, offset):
+        sizes.append(array.nbytes)
+        function(file, array, offset)
+
+    for module in modules:
+        monkeypatch.setattr(module, name, counted)
+    return sizes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("phases", [False, True])
-def test_bytes_are_as_documented(multiply, monkeypatch, way, phases):
-    traffic = Traffic()
-    monkeypatch.setattr(_linear, "Traffic", lambda: traffic)
+def test_bytes_are_as_documented(multiply, tmp_path, monkeypatch, strategy, phases):
     monkeypatch.setattr(_linear.Stored, "identity", lambda self: {})
-    n, k = (60_000, 50_000) if way == "buckets" else WAYS[way]
-    x, a, b, phi, psi = arguments(n, k, m=2, phases=phases)
-    multiply(x, a, b, phi, psi, memory=2_000_000 if way == "buckets" else MEMORY)
-    inputs, result = sum(each.nbytes for each in (x, a, b, phi, psi) if each is not None), n * 2 * 4
-    if way == "buckets":
+    reads = count_bytes(monkeypatch, "read_into", (_arrays, _files))
+    writes = count_bytes(monkeypatch, "write_from", (_files, _output))
+    n, k = (60_000, 50_000) if strategy == "buckets" else STRATEGIES[strategy]
+    given = dict(zip(("x", "a", "b", "phi", "psi"), arguments(n, k, m=2, phases=phases), strict=True))
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        np.save(tmp_path / f"{name}.npy", value)
+    paths = {name: tmp_path / f"{name}.npy" for name in given}
+    multiply(**paths, memory=2_000_000 if strategy == "buckets" else MEMORY)
+    inputs, result = sum(value.nbytes for value in given.values()), n * 2 * 4
+    if strategy == "buckets":
         angles = 4 * (n + k) if phases else 0
         read, written = n * (2 * 4 + 1 + 2 * 4) + k * 2 * (4 + 2 * 4), n * (4 + 1 + 2 * 2 * 4) + k * (4 + 2 * 4)
-        assert 0 <= traffic.read - read - 2 * angles < 0.03 * read  # tables of counts and sums are small
-        assert 0 <= traffic.written - written - angles < 0.03 * written
+        assert 0 <= sum(reads) - read - 2 * angles < 0.03 * read  # tables of counts and sums are small
+        assert 0 <= sum(writes) - written - angles < 0.03 * written
     else:
         ends = 4 * min(n, 2 * _linear.ENDS)
-        assert inputs <= traffic.read <= inputs + ends + 16 * n * (way == "by columns")
-        assert result <= traffic.written <= result + 0.06 * inputs * (way == "by columns")
+        assert inputs <= sum(reads) <= inputs + ends + 16 * n * (strategy == "by columns")
+        assert result <= sum(writes) <= result + 0.06 * inputs * (strategy == "by columns")
 
 
-@pytest.mark.parametrize(("way", "m"), [("buckets", 16), ("by rows", 2), ("by columns", 2)])
+@pytest.mark.parametrize(("strategy", "m"), [("buckets", 16), ("by rows", 2), ("by columns", 2)])
 @pytest.mark.parametrize("phases", [False, True])
-def test_the_workspace_takes_the_room_that_was_asked_for(multiply, monkeypatch, way, m, phases):
-    rooms, asked, commit, space = [0], [], _workspace.Workspace._commit, _linear.space
+def test_the_workspace_takes_the_room_that_was_asked_for(multiply, monkeypatch, strategy, m, phases):
+    sizes, asked, commit, space = [0], [], _workspace.Workspace._commit, _linear.space
 
-    def noted(room, *others):
-        commit(room, *others)
-        rooms.append(sum(path.stat().st_size for path in room.folder.glob("*.bin")))
+    def noted(workspace, *others):
+        commit(workspace, *others)
+        sizes.append(sum(path.stat().st_size for path in workspace.folder.glob("*.bin")))
 
     monkeypatch.setattr(_workspace.Workspace, "_commit", noted)
     monkeypatch.setattr(_linear, "space", lambda *all: asked.append(space(*all)) or asked[-1])
-    n, k = (1500, 1500) if way == "buckets" else WAYS[way]
+    n, k = (1500, 1500) if strategy == "buckets" else STRATEGIES[strategy]
     multiply(*arguments(n, k, m=m, phases=phases))
-    assert 0.8 * asked[0][0] <= max(rooms) <= asked[0][0]
+    assert 0.8 * asked[0][0] <= max(sizes) <= asked[0][0]
 
 
 def test_memory_says_what_is_read_at_a_time(multiply, monkeypatch):

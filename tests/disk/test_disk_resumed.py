@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from disk_cases import MEMORY, TAU, WAYS, arguments
+from disk_cases import MEMORY, STRATEGIES, TAU, arguments
 
 import laplex
 from laplex.disk import _files, _linear, _output, _workspace
@@ -27,8 +27,8 @@ class Interruption(BaseException):
     """As Ctrl-C, but no other handler knows it."""
 
 
-def given_for(way, kind="one value and more"):
-    sizes = (500, 400) if way == "buckets" else WAYS[way]
+def given_for(strategy, kind="one value and more"):
+    sizes = (500, 400) if strategy == "buckets" else STRATEGIES[strategy]
     return dict(zip(NAMES, arguments(*sizes, kind, m=2, phases=True), strict=True))
 
 
@@ -41,9 +41,9 @@ def multiply(tmp_path):
     return product
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_interrupted_after_every_item(multiply, tmp_path, way):
-    given, items = given_for(way), []
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_interrupted_after_every_item(multiply, tmp_path, strategy):
+    given, items = given_for(strategy), []
 
     def note(done, total):
         items.append((done, total))
@@ -61,22 +61,22 @@ def test_interrupted_after_every_item(multiply, tmp_path, way):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["y.npy", "z.npy"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_interrupted_within_writes(multiply, monkeypatch, way):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_interrupted_within_writes(multiply, monkeypatch, strategy):
     """The first, second, ... seventh write of a run ends half way, with nonsense beyond; then the next run begins."""
-    given, write = given_for(way), _files.write_from
+    given, write = given_for(strategy), _files.write_from
     want = np.array(multiply(given, "z.npy"))
     ends = itertools.cycle(range(1, 8))
     left = [0]
 
-    def torn(file, values, offset, traffic):
+    def torn(file, values, offset):
         left[0] -= 1
         if left[0] > 0:
-            write(file, values, offset, traffic)
+            write(file, values, offset)
             return
         nonsense = np.full(values.size, 7, values.dtype)
         nonsense[: values.size // 2] = values.reshape(-1)[: values.size // 2]
-        write(file, nonsense, offset, traffic)
+        write(file, nonsense, offset)
         raise Interruption
 
     for module in (_files, _output):
@@ -192,11 +192,11 @@ def test_a_number_written_through_a_shared_tensor_makes_another_product(multiply
         multiply(given | {"x": x})
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("damage", ["deleted", "emptied", "cut"])
-def test_a_damaged_workspace_is_refused(multiply, tmp_path, way, damage):
+def test_a_damaged_workspace_is_refused(multiply, tmp_path, strategy, damage):
     """Whatever file is damaged after whatever item: the call is refused, or its result is right all the same."""
-    given, items, refused = given_for(way), [], set()
+    given, items, refused = given_for(strategy), [], set()
     want = np.array(multiply(given, "z.npy", progress=lambda done, total: items.append(done)))
     for done in items[:-1]:
         names = [None]
@@ -219,7 +219,7 @@ def test_a_damaged_workspace_is_refused(multiply, tmp_path, way, damage):
             shutil.rmtree(tmp_path / "y.npy.work", ignore_errors=True)
             (tmp_path / "y.npy").unlink(missing_ok=True)
     expected = {"by rows": set(), "by columns": {"sums.bin"}, "buckets": FILES}
-    assert refused == expected[way]
+    assert refused == expected[strategy]
 
 
 def test_an_unfinished_result_that_is_gone(multiply, tmp_path):

@@ -74,7 +74,7 @@ WRONG = {
     "another weight": ({"weight": torch.zeros(2, **DOUBLE)}, ValueError, "`weight` must be the same on all ranks"),
     "no weight": ({"weight": None, "x": torch.ones(2, 3, 6, **DOUBLE)}, ValueError, "must be the same on all ranks"),
     "phi alone": ({"psi": None}, ValueError, "`phi` and `psi` go together"),
-    "no phases": ({"phi": None, "psi": None}, ValueError, "the presence of phases must be the same"),
+    "no phases": ({"phi": None, "psi": None}, ValueError, "whether phases are given must be the same"),
     "psi of another shape": ({"psi": torch.ones(2, 5, **DOUBLE)}, ValueError, "`psi` must have the shape of `b`"),
     "a plan of one device": (
         {"plan": local_plan}, TypeError, "`plan` must be a laplex.distributed.Plan or None, got laplex.Plan",
@@ -84,7 +84,7 @@ WRONG = {
     ),
     "gradients on one rank": (
         {"a": torch.ones(2, 4, **DOUBLE).requires_grad_()}, ValueError,
-        "the choice of arguments that require gradients must be the same",
+        "the set of arguments that require gradients must be the same",
     ),
     "weight of another dtype": (
         {"weight": torch.ones(2)}, ValueError, "the dtype of `weight` must be the same on all ranks",
@@ -139,7 +139,7 @@ def wrong_values():
 CHANGES = {
     "values with gradients on one rank": (
         lambda values: values.requires_grad_(), ValueError,
-        "{}: the choice of arguments that require gradients must be the same on all ranks",
+        "{}: the set of arguments that require gradients must be the same on all ranks",
     ),
     "values on another device": (
         lambda values: values.to("meta"), ValueError, "rank 1: {}: `values` must be on cpu, where the plan is,",
@@ -209,7 +209,7 @@ def still_works():
 
 OTHERS = {
     wrong_plan: (ValueError, r"`plan` was built for shards of \(\*H, n, k\) = \(7, 2\)"),
-    plan_on_one_rank: (ValueError, "the presence of a plan must be the same on all ranks, got True on rank 0"),
+    plan_on_one_rank: (ValueError, "whether a plan is given must be the same on all ranks, got True on rank 0"),
     another_function: (ValueError, "the function that is called must be the same on all ranks"),
     wrong_values: (
         ValueError, r"rank 1: laplex.distributed.Plan.arrange_rows: `values` must have size 4 .* got shape \(5,\)",

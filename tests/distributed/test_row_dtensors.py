@@ -304,7 +304,7 @@ def shifted(layer):
 
 FAULTS = {
     "no layer": (lambda: wrong_layer(lambda layer: layer.a), TypeError, "rank 1: .* `layer` must be a laplex.nn.Lap"),
-    "another layer": (lambda: wrong_layer(shifted), ValueError, "the values of `layer`, digested, must be the same"),
+    "another layer": (lambda: wrong_layer(shifted), ValueError, r"the values of `layer` \(a digest\) must be the same"),
     "a smaller layer": (lambda: wrong_layer(lambda layer: LaplexLinear(30, 6)), ValueError, "the shapes of `layer`"),
     "a layer without values": (
         lambda: wrong_layer(lambda layer: layer.to("meta")), ValueError, "got a layer on the meta device",
@@ -315,7 +315,7 @@ FAULTS = {
     "no tensor": (lambda: wrong_input(lambda x: [1.0]), ValueError, "`x` must be a tensor of size 15 .* got list"),
     "float32": (lambda: wrong_input(lambda x: x.float()), ValueError, "the dtype of `x` must be the same"),
     "gradients": (
-        lambda: wrong_input(lambda x: x.requires_grad_()), ValueError, "the choice of arguments that require gradients",
+        lambda: wrong_input(lambda x: x.requires_grad_()), ValueError, "the set of arguments that require gradients",
     ),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import gloo_processes
 import pytest
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 
 import laplex
 from helpers import error
@@ -167,14 +168,30 @@ def forward_mode():
     a, b, x = sample()
     tangents = {"x": torch.randn_like(x), "a": torch.randn_like(a), "b": torch.randn_like(b)}
     primals = {"x": x, "a": a, "b": b}
-    with torch.autograd.forward_ad.dual_level():
-        duals = {name: torch.autograd.forward_ad.make_dual(v, tangents[name]) for name, v in primals.items()}
-        truth = torch.autograd.forward_ad.unpack_dual(laplex.linear(**duals, tau=0.3)).tangent
-        duals = {
-            name: torch.autograd.forward_ad.make_dual(mine(v), mine(tangents[name])) for name, v in primals.items()
-        }
-        got = torch.autograd.forward_ad.unpack_dual(distributed.linear(**duals, tau=0.3)).tangent
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(v, tangents[name]) for name, v in primals.items()}
+        truth = forward_ad.unpack_dual(laplex.linear(**duals, tau=0.3)).tangent
+        duals = {name: forward_ad.make_dual(mine(v), mine(tangents[name])) for name, v in primals.items()}
+        got = forward_ad.unpack_dual(distributed.linear(**duals, tau=0.3)).tangent
     assert error(got, mine(truth)) <= 1e-13
+
+
+def forward_mode_of_what_all_ranks_have():
+    """Tangents of tau and weight, and gradients of those tangents, which are sums over ranks."""
+    a, b, x = sample()
+    a, b = a.expand(2, -1).clone(), b.expand(2, -1).clone()
+    primals = {"tau": torch.tensor([0.3, 0.5]).double(), "weight": torch.tensor([0.7, -0.4]).double()}
+    results = []
+    for product, shard in ((laplex.linear, lambda values: values), (distributed.linear, mine)):
+        tangents = {name: torch.ones_like(value).requires_grad_() for name, value in primals.items()}
+        with forward_ad.dual_level():
+            duals = {name: forward_ad.make_dual(value, tangents[name]) for name, value in primals.items()}
+            tangent = forward_ad.unpack_dual(product(shard(x), shard(a), shard(b), **duals)).tangent
+            bars = torch.autograd.grad(tangent.square().sum(), list(tangents.values()))
+        results.append((tangent.detach(), *bars))
+    (truth, *wanted), (got, *bars) = results
+    assert error(got, mine(truth)) <= 1e-13
+    assert all(error(bar, want) <= 1e-12 for bar, want in zip(bars, wanted, strict=True))
 
 
 def made_in_inference_mode():
@@ -210,8 +227,8 @@ def imaginary_parts_of_conjugates():
 def checks():
     functions = (
         exchanges_little, moves_operand_and_result, arranged_products_agree, shares_are_even, transposed,
-        anchors_that_moved, written_in_place, same_bits, forward_mode, made_in_inference_mode,
-        imaginary_parts_of_conjugates,
+        anchors_that_moved, written_in_place, same_bits, forward_mode, forward_mode_of_what_all_ranks_have,
+        made_in_inference_mode, imaginary_parts_of_conjugates,
     )  # fmt: skip
     return {function.__name__: function for function in functions}
 

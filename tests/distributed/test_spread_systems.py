@@ -141,7 +141,7 @@ def solved(*, phased=False, kind="uneven", spread=1.0, number=False, second=True
     return compare(ours.solve(shards["y"]), theirs, leaves, shards, mine, once=False, second=second)
 
 
-def density(*, phased=False, kind="uneven", spread=1.0, number=False, points=33, ties=None):
+def likelihood(*, phased=False, kind="uneven", spread=1.0, number=False, points=33, ties=None):
     values, mine = problem(phased=phased, kind=kind, spread=spread, number=number, points=points, ties=ties)
     values["y"] = torch.randn(2, points).double()
     leaves, shards = cut(values, mine)
@@ -156,7 +156,7 @@ def density(*, phased=False, kind="uneven", spread=1.0, number=False, points=33,
     normal = torch.distributions.MultivariateNormal(torch.zeros(points).double(), matrix)
     with torch.no_grad():
         assert error(system.logdet(), torch.logdet(matrix)) <= 1e-12
-    return compare(system.log_density(y), normal.log_prob(observed), leaves, shards, mine, once=True)
+    return compare(system.log_likelihood(y), normal.log_prob(observed), leaves, shards, mine, once=True)
 
 
 def one_tie_each(a):
@@ -194,7 +194,20 @@ def tight_clusters():
     }
 
 
+def described():
+    """Attributes that lazy matrices have too: those of the whole matrix, without an exchange."""
+    for dtype in (torch.float32, torch.float64):
+        points = torch.linspace(0, 1, 4 + dist.get_rank(), dtype=dtype)
+        system = distributed.KernelSystem(points, 0.5, 0.1)
+        assert system.size == 4 + 5 + 6
+        assert system.shape == torch.Size((15, 15))
+        assert (system.dtype, system.device) == (dtype, torch.device("cpu"))
+        assert system.logdet().dtype == dtype
+    return {}
+
+
 SYSTEMS = {
+    "attributes": described,
     "solve": solved,
     "solve, intervals": lambda: solved(kind="intervals"),
     "solve, one number": lambda: solved(number=True),
@@ -202,18 +215,18 @@ SYSTEMS = {
     "solve with phases": lambda: solved(phased=True, number=True),
     "solve, far apart": lambda: solved(spread=1e4, second=False),
     "solve, few points": lambda: solved(points=2),
-    "density": density,
-    "density, intervals": lambda: density(kind="intervals", number=True),
-    "density with phases": lambda: density(phased=True),
-    "density, close together": lambda: density(spread=1e-5),
-    "density, one point": lambda: density(points=1),
+    "likelihood": likelihood,
+    "likelihood, intervals": lambda: likelihood(kind="intervals", number=True),
+    "likelihood with phases": lambda: likelihood(phased=True),
+    "likelihood, close together": lambda: likelihood(spread=1e-5),
+    "likelihood, one point": lambda: likelihood(points=1),
     "tight clusters": tight_clusters,
 }
 for ties_name, tied in TIES.items():
     for kind in ("intervals", "uneven"):
         given = {"kind": kind, "ties": tied, "phased": kind == "uneven"}
         SYSTEMS[f"solve, {ties_name}, {kind}"] = functools.partial(solved, **given)
-        SYSTEMS[f"density, {ties_name}, {kind}"] = functools.partial(density, **given)
+        SYSTEMS[f"likelihood, {ties_name}, {kind}"] = functools.partial(likelihood, **given)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
@@ -233,19 +246,22 @@ WRONG = {
     "gram: tau not positive": (GRAM, {"tau": -1.0}, ValueError, "`tau` must be positive"),
     "gram: tau of NaN": (GRAM, {"tau": torch.tensor(torch.nan)}, ValueError, "`tau` must be positive"),
     "gram: weight of another size": (GRAM, {"weight": torch.ones(3).double()}, ValueError, "`weight`"),
+    "gram: b of a batch": (
+        GRAM, {"b": B[None]}, ValueError, r"the batch H \(leading dimensions of `b`\) must be the same on all ranks",
+    ),
     "gram: more weights": (
         GRAM, {"weight": torch.ones(2, 9).double()}, ValueError, "leading dimensions and dtype of `weight` must be",
     ),
     "gram: no weight": (GRAM, {"weight": None}, ValueError, "leading dimensions and dtype of `weight` must be"),
     "gram: phi alone": (GRAM, {"phi": A}, ValueError, "`phi` and `psi` go together"),
     "gram: phases": (GRAM, {"phi": A, "psi": B}, ValueError, r"`phi` \(a digest of its values\) must be the same"),
-    "gram: a plan on one rank": (GRAM, {"plan": laplex.Plan(A, B)}, ValueError, "the presence of a plan must be"),
+    "gram: a plan on one rank": (GRAM, {"plan": laplex.Plan(A, B)}, ValueError, "whether a plan is given must be"),
     "gram: a plan of text": (GRAM, {"plan": "a"}, TypeError, "`plan` must be a laplex.Plan"),
     "gram: a stale plan": (
         GRAM | {"plan": laplex.Plan(A, B)}, {"plan": STALE}, laplex.StalePlanError, "rank 1: ",
     ),
     "gram: gradients on one rank": (
-        GRAM, {"b": B.clone().requires_grad_()}, ValueError, "the choice of arguments that require gradients must be",
+        GRAM, {"b": B.clone().requires_grad_()}, ValueError, "the set of arguments that require gradients must be",
     ),
     "gram: a group of text": (GRAM, {"group": "gloo"}, TypeError, "`group` must be a torch.distributed.ProcessGroup"),
     "system: a of two dimensions": (SYSTEM, {"a": A[None]}, ValueError, r"rank 1: .* `a` must be \(n,\)"),
@@ -259,16 +275,18 @@ WRONG = {
     "system: a of another dtype": (SYSTEM, {"a": A.float()}, ValueError, "the dtype of `a` must be the same"),
     "system: another tau": (SYSTEM, {"tau": 0.25}, ValueError, r"`tau` must be the same on all ranks, got \[0.5\]"),
     "system: tau not positive": (SYSTEM, {"tau": 0.0}, ValueError, "`tau` must be positive"),
-    "system: another diag": (SYSTEM, {"diag": 0.2}, ValueError, "`diag`, or that it is a shard, must be the same"),
+    "system: another diag": (
+        SYSTEM, {"diag": 0.2}, ValueError, r"`diag` \(its value, or that it is sharded\) must be the same on all ranks",
+    ),
     "system: diag not positive": (SYSTEM, {"diag": 0.0}, ValueError, "`diag` must be positive and finite"),
-    "system: diag of a shard": (SYSTEM, {"diag": A + 1}, ValueError, "`diag`, or that it is a shard, must be"),
+    "system: diag of a shard": (SYSTEM, {"diag": A + 1}, ValueError, "got 0.1 on rank 0 and a shard on rank 1"),
     "system: diag of another size": (SYSTEM, {"diag": A[:2] + 1}, ValueError, "`diag` must be a number or broadcast"),
     "system: diag of one number as a shard": (
         SYSTEM, {"diag": torch.tensor([0.1]).double()}, ValueError, r"rank 1: .* `diag` must be a number, or \(5,\) as",
     ),
-    "system: phases on one rank": (SYSTEM, {"phi": A}, ValueError, "the presence of phases must be the same"),
+    "system: phases on one rank": (SYSTEM, {"phi": A}, ValueError, "whether phases are given must be the same"),
     "system: gradients on one rank": (
-        SYSTEM, {"a": A.clone().requires_grad_()}, ValueError, "the choice of arguments that require gradients must be",
+        SYSTEM, {"a": A.clone().requires_grad_()}, ValueError, "the set of arguments that require gradients must be",
     ),
 }  # fmt: skip
 OPERANDS = {
@@ -301,7 +319,7 @@ def wrong_operand(name, method):
 FAULTS = {name: (lambda name=name: wrong(name), *row[2:]) for name, row in WRONG.items()} | {
     f"{method}: {name}": (lambda name=name, method=method: wrong_operand(name, method), *row[1:])
     for name, row in OPERANDS.items()
-    for method in ("solve", "log_density")
+    for method in ("solve", "log_likelihood")
 }
 
 

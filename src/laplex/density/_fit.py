@@ -66,7 +66,7 @@ def fit(
 
     def check() -> dict[str, Any]:
         integer(where, "rounds", rounds)
-        _progress.refuse(where, progress)
+        _progress.check_progress(where, progress)
         return start_terms(examples, rank, functions, places, shape, seed)
 
     spread = examples.ranks if isinstance(examples, Examples) else None

@@ -15,8 +15,9 @@ The algorithm
     4. For each bucket, read its rows and columns, multiply in memory (``_multiply``), write the results (``_buckets``).
     5. For each block of rows, read results and labels, and write the result in the caller's order (``_output``).
 
-    No index is written: the sort of a block by bucket is stable, so the labels alone give the way back. All writes are
-    sequential. Reads of a bucket are not: it has a part in each block, but each part is a few hundred kilobytes.
+    No index is written: the sort of a block by bucket is stable, so the labels alone restore the caller's order. All
+    writes are sequential. Reads of a bucket are not: it has a part in each block, but each part is a few hundred
+    kilobytes.
     If one side fits into memory, one pass over the other is enough (``_streams``).
 
 Faults

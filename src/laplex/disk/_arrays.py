@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from laplex.disk._files import Traffic, advise, read_into, settle_time
+from laplex.disk._files import WHERE, advise, read_into, settle_time
 
 DTYPES = {np.dtype("float32"), np.dtype("float64")}
 SAFETENSORS = {"F32": "float32", "F64": "float64"}
@@ -47,12 +47,11 @@ class Stored:
         shape: the shape of the argument, (..., size).
         region: the numbers, if they are in a file.
         array: the numbers (m, size), if they are in memory.
-        traffic: counts the bytes that are read.
     """
 
-    def __init__(self, shape: tuple[int, ...], region: Region | None, array: Any, traffic: Traffic) -> None:
+    def __init__(self, shape: tuple[int, ...], region: Region | None, array: Any) -> None:
         self.shape, self.size, self.m = shape, shape[-1], math.prod(shape[:-1])
-        self.region, self._numbers, self._traffic = region, array, traffic
+        self.region, self._numbers = region, array
         self.dtype: np.dtype[Any] = array.dtype if region is None else region.dtype
         self._file = None if region is None else FileIO(region.path)
 
@@ -63,12 +62,10 @@ class Stored:
     def read(self, first: int, last: int, *, ahead: int = 0) -> np.ndarray[Any, Any]:
         """Columns [first, last) of all rows, (m, last - first). The system may prefetch the ``ahead`` columns after."""
         if self._file is None:
-            block = np.array(self._numbers[:, first:last])
-            self._traffic.read += block.nbytes
-            return block
+            return np.array(self._numbers[:, first:last])
         block = np.empty((self.m, last - first), self.dtype)
         for row in range(self.m):
-            read_into(self._file, block[row], self._place(row, first), self._traffic)
+            read_into(self._file, block[row], self._place(row, first))
         for row in range(self.m if ahead else 0):
             advise(self._file, self._place(row, last), min(ahead, self.size - last) * self.dtype.itemsize)
         return block
@@ -105,52 +102,52 @@ def _probes(size: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + PROBE, size)
 
 
-def stored(where: str, name: str, value: Any, traffic: Traffic) -> Stored:
+def stored(name: str, value: Any) -> Stored:
     """The argument ``name``, from any of the forms that :func:`laplex.disk.linear` accepts."""
-    region, array = _located(where, name, value)
+    region, array = _located(name, value)
     shape = region.shape if region is not None else array.shape
     dtype = region.dtype if region is not None else array.dtype
     if dtype not in DTYPES:
-        raise TypeError(f"{where}: `{name}` must be float32 or float64 of this machine's byte order, got {dtype}")
+        raise TypeError(f"{WHERE}: `{name}` must be float32 or float64 of this machine's byte order, got {dtype}")
     if not shape:
-        raise ValueError(f"{where}: `{name}` must have at least one dimension, got a scalar; use a shape of (1,)")
+        raise ValueError(f"{WHERE}: `{name}` must have at least one dimension, got a scalar; use a shape of (1,)")
     if region is None:
-        array = _rows(where, name, array)
-    return Stored(shape, region, array, traffic)
+        array = _rows(name, array)
+    return Stored(shape, region, array)
 
 
-def _located(where: str, name: str, value: Any) -> tuple[Region | None, Any]:
+def _located(name: str, value: Any) -> tuple[Region | None, Any]:
     """Where the numbers are: a region of a file, or an array in memory."""
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, str | os.PathLike) for one in value):
-        return _safetensors_region(where, name, Path(value[0]), str(value[1])), None
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str | os.PathLike) for part in value):
+        return _safetensors_region(name, Path(value[0]), str(value[1])), None
     if isinstance(value, str | os.PathLike):
-        return _npy_region(where, name, Path(value)), None
+        return _npy_region(name, Path(value)), None
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.device.type != "cpu":
             raise TypeError(
-                f"{where}: `{name}` must be a dense tensor on the CPU, got {value.layout} on {value.device}"
+                f"{WHERE}: `{name}` must be a dense tensor on the CPU, got {value.layout} on {value.device}"
             )
         if value.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .float()")
+            raise TypeError(f"{WHERE}: `{name}` must be float32 or float64, got {value.dtype}; call .float()")
         plain = value.detach().resolve_neg()
         region = _tensor_region(plain)
         return region, None if region is not None else plain.numpy()
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{where}: `{name}` must not have a mask; use {name}.filled() or {name}.compressed()")
+        raise TypeError(f"{WHERE}: `{name}` must not have a mask; use {name}.filled() or {name}.compressed()")
     if isinstance(value, np.ndarray):
         region = _memmap_region(value)
         return region, None if region is not None else np.asarray(value)
     raise TypeError(
-        f"{where}: `{name}` must be the path of a .npy file, a pair (path of a .safetensors file, name of a tensor), a "
+        f"{WHERE}: `{name}` must be the path of a .npy file, a pair (path of a .safetensors file, name of a tensor), a "
         f"NumPy array or memory map, or a torch.Tensor, got {type(value).__name__}"
     )
 
 
-def _rows(where: str, name: str, array: Any) -> Any:
+def _rows(name: str, array: Any) -> Any:
     """An array in memory, viewed as (m, size)."""
     if array.ndim > 2 and not array.flags.c_contiguous:
         raise ValueError(
-            f"{where}: `{name}` with more than two dimensions must be contiguous, got strides {array.strides}"
+            f"{WHERE}: `{name}` with more than two dimensions must be contiguous, got strides {array.strides}"
         )
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
@@ -158,8 +155,8 @@ def _rows(where: str, name: str, array: Any) -> Any:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _npy_region(where: str, name: str, path: Path) -> Region:
-    required = f"{where}: `{name}` must be a .npy file, got {path}"
+def _npy_region(name: str, path: Path) -> Region:
+    required = f"{WHERE}: `{name}` must be a .npy file, got {path}"
     try:
         with path.open("rb") as file:
             version = np.lib.format.read_magic(file)
@@ -178,9 +175,9 @@ def _npy_region(where: str, name: str, path: Path) -> Region:
     return _complete(required, region)
 
 
-def _safetensors_region(where: str, name: str, path: Path, tensor: str) -> Region:
+def _safetensors_region(name: str, path: Path, tensor: str) -> Region:
     """A tensor in a safetensors file: eight bytes with the length of a JSON header, the header, then the numbers."""
-    required = f"{where}: `{name}` must be a tensor of a .safetensors file, got {path}"
+    required = f"{WHERE}: `{name}` must be a tensor of a .safetensors file, got {path}"
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -195,7 +192,7 @@ def _safetensors_region(where: str, name: str, path: Path, tensor: str) -> Regio
         raise ValueError(f"{required}, which has no tensor {tensor!r}; it has {', '.join(sorted(places)) or 'none'}")
     kind, offset, shape = places[tensor]
     if not isinstance(kind, str) or kind not in SAFETENSORS:
-        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {kind} in {path}")
+        raise TypeError(f"{WHERE}: `{name}` must be float32 or float64, got {kind} in {path}")
     if not _are_sizes([offset]) or not isinstance(shape, list):
         raise ValueError(f"{required}, which is damaged: its header has an offset of {offset} and a shape of {shape}")
     return _complete(required, Region(path, 8 + length + offset, np.dtype(SAFETENSORS[kind]), tuple(shape)))
@@ -269,7 +266,7 @@ def _has_numbers(region: Region, array: np.ndarray[Any, Any]) -> bool:
     mapped = array.reshape(-1)
     for first, last in _probes(array.size):
         offset = region.offset + first * array.itemsize
-        there = np.fromfile(region.path, region.dtype, last - first, offset=offset)
-        if there.tobytes() != mapped[first:last].tobytes():
+        on_disk = np.fromfile(region.path, region.dtype, last - first, offset=offset)
+        if on_disk.tobytes() != mapped[first:last].tobytes():
             return False
     return True

@@ -17,6 +17,7 @@ import numpy as np
 
 from laplex import _checks
 from laplex.disk._arrays import Stored
+from laplex.disk._files import WHERE
 
 PLACES, RUN = 4096, 64  # a sample has this many places, and this many numbers at each
 LEAST_PLACES = 64  # even if there is little memory
@@ -32,10 +33,10 @@ class NotFiniteError(ValueError):
     """Anchors are not finite, so everything done so far is useless."""
 
 
-def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
+def finite(anchors: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """The anchors, with 0 for -0, after checking that they are finite."""
     if not np.isfinite(anchors).all():
-        raise NotFiniteError(_checks.not_finite(where, name))
+        raise NotFiniteError(_checks.not_finite(WHERE, name))
     positive: np.ndarray[Any, Any] = anchors + anchors.dtype.type(0)
     return positive
 
@@ -47,7 +48,7 @@ class Sample(NamedTuple):
     total: int
 
 
-def sample(anchors: Stored, name: str, where: str, memory: int) -> Sample:
+def sample(anchors: Stored, name: str, memory: int) -> Sample:
     """A sample of anchors at evenly spaced places; all of them if there are few."""
     places = max(LEAST_PLACES, min(PLACES, memory // (RUN * SAMPLED)))
     if anchors.size <= places * RUN:
@@ -55,13 +56,13 @@ def sample(anchors: Stored, name: str, where: str, memory: int) -> Sample:
     else:
         starts = np.linspace(0, anchors.size - RUN, places).astype(np.int64)
         values = np.concatenate([anchors.read(int(start), int(start) + RUN)[0] for start in starts])
-    return Sample(finite(values, where, name), anchors.size)
+    return Sample(finite(values, name), anchors.size)
 
 
 def chosen(samples: list[Sample], capacity: float) -> np.ndarray[Any, Any]:
     """Borders that cut the anchors of all samples into buckets: sorted, without repeats."""
-    masses = np.concatenate([np.full(len(one.values), one.total / max(len(one.values), 1)) for one in samples])
-    values, inverse = np.unique(np.concatenate([one.values for one in samples]), return_inverse=True)
+    masses = np.concatenate([np.full(len(drawn.values), drawn.total / max(len(drawn.values), 1)) for drawn in samples])
+    values, inverse = np.unique(np.concatenate([drawn.values for drawn in samples]), return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), masses, len(values))
     total = mass.cumsum()
     if len(values) == 0 or total[-1] <= capacity:
@@ -114,11 +115,11 @@ class Borders:
         keys: np.ndarray[Any, Any] = bits ^ ((bits >> (8 * values.itemsize - 1)) & self._magnitude)
         return keys
 
-    def labels(self, anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
+    def labels(self, anchors: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         """The buckets of anchors (size,)."""
         labels = np.empty(len(anchors), self.label_dtype)
         for first in range(0, len(anchors), CHUNK):
-            values = finite(anchors[first : first + CHUNK], where, name)
+            values = finite(anchors[first : first + CHUNK], name)
             part = labels[first : first + CHUNK]
             cells = (self._keys(values) >> self._shift) + self._half
             np.take(self._table, cells, out=part, mode="clip")

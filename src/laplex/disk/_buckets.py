@@ -1,7 +1,7 @@
 """The product where neither side fits into memory: bucket by bucket.
 
 rows       a is read, and written grouped by bucket, with a label for every row
-columns    b and x are read, and written so too; each bucket's sources are summed as others will see them (``_sums``)
+columns    b and x are read, and written likewise; each bucket's sources are summed as the others see them (``_sums``)
 products   each bucket is multiplied in memory, with two extra sources that stand for all other buckets
 output     results are read in the caller's order, by the labels, and written
 """
@@ -16,7 +16,7 @@ import numpy as np
 from laplex._progress import Progress
 from laplex.disk import _borders
 from laplex.disk._borders import Borders, Sample
-from laplex.disk._files import Scratch
+from laplex.disk._files import WHERE, Scratch
 from laplex.disk._grouping import Runs, counts_of, distribute_columns, distribute_rows, grouped, sums_of_columns, totals
 from laplex.disk._multiply import multiply
 from laplex.disk._output import Output
@@ -32,7 +32,7 @@ PIECE = 1 << 20  # results that are written at a time if there are several rows 
 def begin(problem: Problem, workspace: Workspace) -> None:
     """Choose the first borders."""
     sides = {"a": problem.a, "b": problem.b}
-    samples = [_borders.sample(side, name, problem.where, problem.memory) for name, side in sides.items()]
+    samples = [_borders.sample(side, name, problem.memory) for name, side in sides.items()]
     _restart(problem, _borders.chosen(samples, problem.capacity), workspace)
 
 
@@ -96,7 +96,7 @@ def _sampled(side: Runs, scratch: Scratch, bucket: int, dtype: Any) -> Sample:
 def _restart(problem: Problem, borders: np.ndarray[Any, Any], workspace: Workspace) -> None:
     if len(borders) + 1 > _borders.MOST_BUCKETS:
         raise ValueError(
-            f"{problem.where}: `memory` must be larger for as many anchors: {problem.memory} bytes would need "
+            f"{WHERE}: `memory` must be larger for as many anchors: {problem.memory} bytes would need "
             f"{len(borders) + 1} buckets, and there are at most {_borders.MOST_BUCKETS}"
         )
     workspace.begin({"borders": base64.b64encode(borders.tobytes()).decode()})
@@ -129,14 +129,12 @@ def _multiply_buckets(
         place = int(ends[bucket]) - count
         phi = _bucket_numbers(workspace, "phi", problem.phi, every_row, bucket)
         if borders.single[bucket]:
-            there = left[bucket] + behind[bucket] + at_border(right[bucket], borders, bucket, problem.tau)
-            _write_single(results, there, phi, (count, problem.x.m), place)
+            channel_sums = left[bucket] + behind[bucket] + at_border(right[bucket], borders, bucket, problem.tau)
+            _write_single(results, channel_sums, phi, (count, problem.x.m), place)
         elif count:
             operand = _operand(problem, borders, workspace, columns, bucket, (left[bucket], right[bucket]))
             a = _bucket_numbers(workspace, "a", problem.a, rows, bucket)
-            _write_rows(
-                results, multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2]), problem.where), place
-            )
+            _write_rows(results, multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2])), place)
             del operand, a  # before the next bucket is read
 
 
@@ -186,17 +184,17 @@ def _write_rows(results: Scratch, y: np.ndarray[Any, Any], place: int) -> None:
         results.write(y[:, first : first + step].T, (place + first) * m)
 
 
-def _write_single(results: Scratch, there: Any, phi: Any, shape: tuple[int, int], place: int) -> None:
-    """Write the results (count, m) of a bucket of one value, given the channels that all its rows see."""
+def _write_single(results: Scratch, channel_sums: Any, phi: Any, shape: tuple[int, int], place: int) -> None:
+    """Write the results (count, m) of a bucket of one value, given the sums (channels,) that all its rows see."""
     count, m = shape
     step = PIECE // max(m, 1) + 1
     for first in range(0, count, step):
         size = min(step, count - first)
         if phi is None:
-            y = np.broadcast_to(there[:, None], (m, size))
+            y = np.broadcast_to(channel_sums[:, None], (m, size))
         else:
             angle = phi[first : first + size].astype(np.float64)
-            y = there[:m, None] * np.cos(angle) + there[m:, None] * np.sin(angle)
+            y = channel_sums[:m, None] * np.cos(angle) + channel_sums[m:, None] * np.sin(angle)
         _write_rows(results, y, place + first)
 
 

@@ -1,43 +1,35 @@
-"""Complete reads and writes at given places in a file, counted in bytes."""
+"""Complete reads and writes at given places in a file."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+WHERE = "laplex.disk.linear"  # named in every error
 MOST = 1 << 30  # bytes per system call; Linux takes less than 2^31
-
-
-@dataclass
-class Traffic:
-    """Counts of the bytes read and written."""
-
-    read: int = 0
-    written: int = 0
 
 
 class Scratch:
     """A file that is written and read at places, which are counted in numbers of its dtype."""
 
-    def __init__(self, path: Path, dtype: Any, traffic: Traffic) -> None:
-        self.path, self.dtype, self._traffic = path, np.dtype(dtype), traffic
+    def __init__(self, path: Path, dtype: Any) -> None:
+        self.path, self.dtype = path, np.dtype(dtype)
         path.touch()
         self._file = FileIO(path, "r+")
 
     def read(self, out: np.ndarray[Any, Any], place: int) -> None:
         """Fill an array with the numbers that begin at a place."""
-        read_into(self._file, out, place * self.dtype.itemsize, self._traffic)
+        read_into(self._file, out, place * self.dtype.itemsize)
 
     def write(self, values: np.ndarray[Any, Any], place: int) -> None:
         """Write an array's numbers beginning at a place."""
         array = np.ascontiguousarray(values, self.dtype)
-        write_from(self._file, array, place * self.dtype.itemsize, self._traffic)
+        write_from(self._file, array, place * self.dtype.itemsize)
 
     @property
     def bytes(self) -> int:
@@ -52,7 +44,7 @@ class Scratch:
         self._file.close()
 
 
-def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int) -> None:
     """Fill a contiguous array from a file."""
     view = _bytes(out)
     done = 0
@@ -60,14 +52,11 @@ def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Tra
     while done < len(view):
         count = file.readinto(view[done : done + MOST])
         if not count:
-            raise OSError(
-                f"laplex.disk.linear: {file.name!s} ends at byte {offset + done}, where numbers were expected"
-            )
+            raise OSError(f"{WHERE}: {file.name!s} ends at byte {offset + done}, where numbers were expected")
         done += count
-    traffic.read += done
 
 
-def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int) -> None:
     """Write a contiguous array into a file."""
     view = _bytes(values)
     done = 0
@@ -76,15 +65,14 @@ def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic:
         try:
             done += file.write(view[done : done + MOST])
         except OSError as error:
-            raise not_written("laplex.disk.linear", file.name, error) from error
-    traffic.written += done
+            raise not_written(file.name, error) from error
 
 
-def not_written(where: str, name: object, error: OSError) -> OSError:
+def not_written(name: object, error: OSError) -> OSError:
     """The error, with what to do about it."""
     return OSError(
         error.errno,
-        f"{where}: {name!s} cannot be written ({error.strerror}); complete work is kept: once the disk is in order, "
+        f"{WHERE}: {name!s} cannot be written ({error.strerror}); complete work is kept: once the disk is in order, "
         "repeat the call to continue",
     )
 

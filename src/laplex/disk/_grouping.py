@@ -82,15 +82,15 @@ def distribute_rows(
     for item in workspace.items("rows", totals(problem, borders), files, progress):
         first, last = span(block, item, size)
         a = problem.a.read(first, last, ahead=block)[0]
-        buckets = borders.labels(a, problem.where, "a")
+        buckets = borders.labels(a, "a")
         order, counts = grouped(buckets, borders.buckets)
         table.write(counts, item * borders.buckets)
         labels.write(buckets, first)
-        order_there = order if stored.all() else order[stored[buckets[order]]]
-        anchors.write(a[order_there], place)
+        stored_order = order if stored.all() else order[stored[buckets[order]]]
+        anchors.write(a[stored_order], place)
         if problem.phi is not None:
             files[-1].write(problem.phi.read(first, last, ahead=block)[0][order], first)
-        place += len(order_there)
+        place += len(stored_order)
     return counts_of(workspace, "row_counts", blocks(size, block), borders)
 
 
@@ -110,7 +110,7 @@ def distribute_columns(
     for item in workspace.items("columns", totals(problem, borders), files, progress):
         first, last = span(block, item, size)
         b = problem.b.read(first, last, ahead=block)[0]
-        order, counts = grouped(borders.labels(b, problem.where, "b"), borders.buckets)
+        order, counts = grouped(borders.labels(b, "b"), borders.buckets)
         b, x = b[order], problem.x.read(first, last, ahead=block)
         x = np.stack([row[order] for row in x]) if m else x
         psi = problem.psi.read(first, last, ahead=block)[0][order] if problem.psi else None

@@ -1,8 +1,7 @@
-"""The public function ``linear``: checks, the choice of a way, and clean-up or resumption after an interruption."""
+"""The public function ``linear``: checks, the choice of a strategy, and clean-up or continuation."""
 
 from __future__ import annotations
 
-import numbers
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -13,11 +12,12 @@ import numpy as np
 import torch
 
 from laplex import _checks
-from laplex._progress import bar, refuse
+from laplex._checks.counts import is_integer, is_number
+from laplex._progress import bar, check_progress
 from laplex.disk import _borders, _buckets, _streams
 from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
-from laplex.disk._files import Traffic, bytes_on_disk
+from laplex.disk._files import WHERE, bytes_on_disk
 from laplex.disk._output import Output
 from laplex.disk._problem import Problem, blocks
 from laplex.disk._running import PLACES
@@ -26,7 +26,6 @@ from laplex.disk._workspace import Workspace, require_space
 if TYPE_CHECKING:
     from laplex._progress import Progress
 
-WHERE = "laplex.disk.linear"
 MEMORY = 1 << 30  # bytes
 LEAST_ANCHORS = 64  # how many must fit into memory
 RUNNING_SUMS = 8 * PLACES  # bytes per number of a running sum
@@ -89,24 +88,23 @@ def linear(
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
     """
-    refuse(WHERE, progress)
-    traffic = Traffic()
+    check_progress(WHERE, progress)
     with ExitStack() as stack:
-        problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
-        path, way = _output_path(out, problem), _streams.fits(problem) or "buckets"
+        problem = _checked((x, a, b, phi, psi), tau, memory, stack)
+        path, strategy = _output_path(out, problem), _streams.fits(problem) or "buckets"
         folder = _workspace_path(workspace, path)
         _check_apart(folder, path)
-        about = problem.identity() | {"way": way, "out": str(path)}
-        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic, WHERE)
+        about = problem.identity() | {"strategy": strategy, "out": str(path)}
+        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype)
         stack.callback(output.close)
-        room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic, WHERE)))
-        if room.step == "done" and not output.is_complete(room.result):
-            room.begin(None)
-        if room.step != "done":
-            _complete(problem, output, room, way, progress)
-            room.finish(output.mark())
-        output.finish(room.result)
-        room.remove()
+        work = stack.enter_context(closing(Workspace(folder, about, (*STEPS[strategy], "done"))))
+        if work.step == "done" and not output.is_complete(work.result):
+            work.begin(None)
+        if work.step != "done":
+            _complete(problem, output, work, strategy, progress)
+            work.finish(output.mark())
+        output.finish(work.result)
+        work.remove()
     return np.load(output.path, mmap_mode="r")  # type: ignore[no-any-return]
 
 
@@ -118,55 +116,55 @@ RUN: dict[str, Callable[..., None]] = {
 STEPS = {"buckets": _buckets.STEPS, **_streams.STEPS}
 
 
-def _complete(problem: Problem, output: Output, room: Workspace, way: str, progress: Progress | None) -> None:
+def _complete(problem: Problem, output: Output, work: Workspace, strategy: str, progress: Progress | None) -> None:
     """Finish the output, continuing from where the workspace is."""
     try:
-        _require_space(problem, output, room, way)
-        if room.layout is None:
-            _begin(problem, room, way)
-        output.open(resumed=room.step == "output" and room.done("output", 1) > 0)
+        _require_space(problem, output, work, strategy)
+        if work.layout is None:
+            _begin(problem, work, strategy)
+        output.open(resumed=work.step == "output" and work.done("output", 1) > 0)
         with bar(WHERE, progress) as show:
-            RUN[way](problem, room, output, show)
+            RUN[strategy](problem, work, output, show)
     except NotFiniteError:
         output.discard()
-        room.remove()
+        work.remove()
         raise
     except (OSError, ValueError):
-        if room.layout is None:  # the call failed before any work was done
-            room.remove()
+        if work.layout is None:  # the call failed before any work was done
+            work.remove()
         raise
 
 
-def _begin(problem: Problem, room: Workspace, way: str) -> None:
+def _begin(problem: Problem, work: Workspace, strategy: str) -> None:
     """Divide the work, and record how."""
     n = problem.a.size
     ends = np.concatenate([problem.a.read(0, min(ENDS, n)), problem.a.read(max(n - ENDS, 0), n)], -1)
     _checks.resolution(WHERE, problem.tau, torch.from_numpy(ends), shifted=True)
-    if way != "buckets":
-        room.begin({})
+    if strategy != "buckets":
+        work.begin({})
         return
-    _buckets.begin(problem, room)
+    _buckets.begin(problem, work)
 
 
-def _require_space(problem: Problem, output: Output, room: Workspace, way: str) -> None:
-    """Raise unless there is room for what is still to be written, on one disk or on two."""
-    during, after = space(problem, way)
+def _require_space(problem: Problem, output: Output, work: Workspace, strategy: str) -> None:
+    """Raise unless there is free space for what is still to be written, on one disk or on two."""
+    during, after = space(problem, strategy)
     left = output.bytes - bytes_on_disk(output.unfinished)
-    if room.step == "output":  # nothing more is written into the workspace
-        require_space(WHERE, "out", output.path.parent, left)
-    elif room.folder.stat().st_dev == output.path.parent.stat().st_dev:
-        require_space(WHERE, "workspace", room.folder, max(during, after + left) - room.present)
+    if work.step == "output":  # nothing more is written into the workspace
+        require_space("out", output.path.parent, left)
+    elif work.folder.stat().st_dev == output.path.parent.stat().st_dev:
+        require_space("workspace", work.folder, max(during, after + left) - work.present)
     else:
-        require_space(WHERE, "workspace", room.folder, max(during, after) - room.present)
-        require_space(WHERE, "out", output.path.parent, left)
+        require_space("workspace", work.folder, max(during, after) - work.present)
+        require_space("out", output.path.parent, left)
 
 
-def space(problem: Problem, way: str) -> tuple[int, int]:
+def space(problem: Problem, strategy: str) -> tuple[int, int]:
     """The bytes in the workspace once all products are computed, and while the output is written."""
     n, k, m = problem.a.size, problem.b.size, problem.x.m
     anchor, value = problem.a.dtype.itemsize, problem.x.dtype.itemsize
-    if way != "buckets":
-        sums = RUNNING_SUMS * n * m if way == "by columns" else 0
+    if strategy != "buckets":
+        sums = RUNNING_SUMS * n * m if strategy == "by columns" else 0
         return sums, sums
     buckets = _borders.expected_buckets(n + k, problem.capacity)
     tables = 8 * buckets * (blocks(n, problem.block) + blocks(k, problem.block))
@@ -179,22 +177,22 @@ def space(problem: Problem, way: str) -> tuple[int, int]:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic, stack: ExitStack) -> Problem:
+def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, stack: ExitStack) -> Problem:
     """The arguments, after checking shapes, dtypes and settings. Values of anchors are checked as they are read."""
     sides: dict[str, Stored | None] = {}
     for name, value in zip(("x", "a", "b", "phi", "psi"), arguments, strict=True):
-        sides[name] = None if value is None and name in ("phi", "psi") else stored(WHERE, name, value, traffic)
+        sides[name] = None if value is None and name in ("phi", "psi") else stored(name, value)
         if sides[name] is not None:
             stack.callback(sides[name].close)  # type: ignore[union-attr]
     x, a, b, phi, psi = sides.values()
     _check_shapes(x, a, b)
     _check_phases(a, b, phi, psi)
-    if isinstance(memory, bool) or not isinstance(memory, numbers.Integral):
+    if not is_integer(memory):
         raise TypeError(f"{WHERE}: `memory` must be a whole number of bytes, got {type(memory).__name__}")
-    if isinstance(tau, torch.Tensor | bool) or not isinstance(tau, numbers.Real):
+    if not is_number(tau):
         raise TypeError(f"{WHERE}: `tau` must be a positive number, got {type(tau).__name__}")
     _checks.length_scale(WHERE, float(tau), torch.empty(0))
-    problem = Problem(x, a, b, float(tau), phi, psi, int(memory), WHERE)  # type: ignore[arg-type]
+    problem = Problem(x, a, b, float(tau), phi, psi, int(memory))  # type: ignore[arg-type]
     if problem.capacity < LEAST_ANCHORS:
         least = 2 * LEAST_ANCHORS * problem.anchor_bytes
         raise ValueError(f"{WHERE}: `memory` must be at least {least} bytes for {problem.x.m} rows of x, got {memory}")

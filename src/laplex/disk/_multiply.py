@@ -1,4 +1,4 @@
-"""One product in memory: ``laplex.linear`` by the scan, without its checks, which were made for the whole."""
+"""One product in memory: the scan of ``laplex.linear``, without checks, since all arguments were checked before."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from laplex import _backends
 from laplex._plan import planned_matrix
 from laplex._product import product
 from laplex._shapes import flat_tau
+from laplex.disk._files import WHERE
 
 
 def multiply(
@@ -19,17 +20,16 @@ def multiply(
     b: np.ndarray[Any, Any],
     tau: float,
     phases: tuple[np.ndarray[Any, Any] | None, np.ndarray[Any, Any] | None],
-    where: str,
 ) -> np.ndarray[Any, Any]:
     """y (m, n) for x (m, k)."""
     if a.size == 0 or b.size == 0 or len(x) == 0:
         return np.zeros((len(x), a.size), x.dtype)
     device = torch.device("cpu")
     name = _backends.planner(device)  # not the backend that forms the matrix, which would need more memory
-    rows, cols, operand = (torch.from_numpy(each) for each in (a, b, x))
-    phase = tuple(torch.from_numpy(each) for each in phases if each is not None)
+    rows, cols, operand = (torch.from_numpy(array) for array in (a, b, x))
+    phase = tuple(torch.from_numpy(angles) for angles in phases if angles is not None)
     with torch.no_grad():
         length = flat_tau(tau, (), device)
-        matrix = planned_matrix(where, (rows, cols), length, (), None, (_backends.load(name, "cpu"), name))
+        matrix = planned_matrix(WHERE, (rows, cols), length, (), None, (_backends.load(name, "cpu"), name))
         y: np.ndarray[Any, Any] = product(operand, matrix, phase).numpy()
     return y

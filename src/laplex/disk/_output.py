@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from laplex._writing import locked
-from laplex.disk._files import Traffic, write_from
+from laplex.disk._files import WHERE, write_from
 
 
 class Output:
@@ -27,22 +27,11 @@ class Output:
         path: its name when it is complete.
         identity: what the product is, as a dictionary for JSON; its "out" is the path.
         shape, dtype: the shape and dtype of the array.
-        traffic: counts the bytes that are written.
-        where: the name of the function that the user called.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        identity: dict[str, Any],
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        traffic: Traffic,
-        where: str,
-    ) -> None:
+    def __init__(self, path: Path, identity: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.path, self.unfinished = path, unfinished_path(identity)
         self.m, self.n, self.dtype = math.prod(shape[:-1]), shape[-1], dtype
-        self._traffic, self._where = traffic, where
         self._file: FileIO | None = None
         self._lock: int | None = None
         header = io.BytesIO()
@@ -59,7 +48,7 @@ class Output:
         """Make the unfinished file, or open that of an earlier run; a lock keeps other processes out."""
         if resumed and not (self.unfinished.exists() and self.unfinished.stat().st_size == self.bytes):
             raise ValueError(
-                f"{self._where}: the unfinished result {self.unfinished} is missing or was changed; delete the "
+                f"{WHERE}: the unfinished result {self.unfinished} is missing or was changed; delete the "
                 "workspace to start over"
             )
         self.unfinished.touch()
@@ -67,8 +56,7 @@ class Output:
             self._lock = locked(self.unfinished, wait=False)
         except BlockingIOError:
             raise ValueError(
-                f"{self._where}: `out` {self.path} is being written by another process; wait for it, or give another "
-                "path"
+                f"{WHERE}: `out` {self.path} is being written by another process; wait for it, or give another path"
             ) from None
         self._file = FileIO(self.unfinished, "r+")
         self._file.truncate(self.bytes)
@@ -79,7 +67,7 @@ class Output:
         assert self._file is not None
         for row in range(self.m):
             offset = len(self._header) + (row * self.n + first) * self.dtype.itemsize
-            write_from(self._file, np.ascontiguousarray(block[row]), offset, self._traffic)
+            write_from(self._file, np.ascontiguousarray(block[row]), offset)
 
     def sync(self) -> None:
         if self._file is not None:

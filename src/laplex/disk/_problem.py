@@ -24,7 +24,6 @@ class Problem(NamedTuple):
     phi: Stored | None
     psi: Stored | None
     memory: int  # bytes
-    where: str
 
     @property
     def channels(self) -> int:

@@ -1,4 +1,4 @@
-"""The folder of a product: records what is done so far, so that a product ended in any way continues from there.
+"""The folder of a product: records what is done so far, so that an interrupted product can be resumed.
 
     manifest.json    what is computed, from what; the step, how many of its items are complete, and how long files are
     *.bin            numbers of the steps
@@ -23,16 +23,16 @@ from typing import Any, Protocol
 
 from laplex._progress import Progress
 from laplex._writing import locked, write_whole
-from laplex.disk._files import Scratch, Traffic, bytes_on_disk, not_written
+from laplex.disk._files import WHERE, Scratch, bytes_on_disk, not_written
 from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
 UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest being written
-FORMAT = 4  # of the workspace; any other is refused
+FORMAT = 5  # of the workspace; any other is refused
 
 
-class Lasting(Protocol):
-    """Something whose content can be made to last."""
+class Syncable(Protocol):
+    """A file that can be flushed to the disk."""
 
     def sync(self) -> None: ...
 
@@ -44,20 +44,16 @@ class Workspace:
         folder: must not exist yet, be empty, or be the workspace of this very product.
         identity: what the product is, as a dictionary for JSON.
         steps: the names of the steps, in order.
-        traffic: counts bytes, starting from the manifest's counts.
-        where: the name of the function that the user called.
     """
 
-    def __init__(
-        self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic, where: str
-    ) -> None:
-        self.folder, self._where, self._steps, self.traffic = folder, where, steps, traffic
-        _make(folder, where)
+    def __init__(self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...]) -> None:
+        self.folder, self._steps = folder, steps
+        _make(folder)
         try:
             self._lock = locked(folder, wait=False)
         except BlockingIOError:
             raise ValueError(
-                f"{where}: `workspace` {folder} is in use by another process; wait for it, or give another folder"
+                f"{WHERE}: `workspace` {folder} is in use by another process; wait for it, or give another folder"
             ) from None
         self._writer = ThreadPoolExecutor(1, "laplex.disk")
         self._last: Future[None] | None = None
@@ -73,7 +69,7 @@ class Workspace:
         if state is None:
             if any(not path.match(UNFINISHED) for path in self.folder.iterdir()):
                 raise ValueError(
-                    f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
+                    f"{WHERE}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
                     "files; give another folder"
                 )
             start: dict[str, Any] = {"layout": None, "result": None, "step": self._steps[0], "done": 0, "files": {}}
@@ -83,13 +79,11 @@ class Workspace:
             unfinished = unfinished_path(state["identity"])  # no other product reads it, so nothing else deletes it
             left = f", and {unfinished}," if unfinished.exists() else ""
             raise ValueError(
-                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
+                f"{WHERE}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
                 f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it{left} to start over"
             )
         if state["step"] != self._steps[-1]:
             self._check_files(state["files"])
-        self.traffic.read += state["read"]
-        self.traffic.written += state["written"]
         return state
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -131,20 +125,20 @@ class Workspace:
         return total if now > asked else 0 if now < asked else int(self._state["done"])
 
     def items(
-        self, step: str, totals: dict[str, int], lasting: tuple[Lasting, ...], progress: Progress
+        self, step: str, totals: dict[str, int], files: tuple[Syncable, ...], progress: Progress
     ) -> Iterator[int]:
         """Yield the items of a step that are left. Asking for the next item marks the previous one as complete.
 
         Args:
             step: its name.
             totals: how many items every step has, in order.
-            lasting: the files that the items write.
+            files: the files that the items write.
             progress: called after every item.
         """
         before = sum(totals[name] for name in self._steps[: self._steps.index(step)])
         for item in range(self.done(step, totals[step]), totals[step]):
             yield item
-            self._commit(step, item + 1, lasting)
+            self._commit(step, item + 1, files)
             progress(before + item + 1, sum(totals.values()))
         self._wait()
 
@@ -161,21 +155,21 @@ class Workspace:
                 scratch.close()
             (self.folder / f"{name}.bin").unlink(missing_ok=True)
 
-    def _commit(self, step: str, done: int, lasting: tuple[Lasting, ...]) -> None:
+    def _commit(self, step: str, done: int, files: tuple[Syncable, ...]) -> None:
         self._wait()
-        sizes = {each.path.stem: each.bytes for each in lasting if isinstance(each, Scratch)}
+        sizes = {file.path.stem: file.bytes for file in files if isinstance(file, Scratch)}
         self._state["files"] = self._state["files"] | sizes
-        self._state |= {"step": step, "done": done, "read": self.traffic.read, "written": self.traffic.written}
+        self._state |= {"step": step, "done": done}
         text = json.dumps(self._state, indent=1)
-        self._last = self._writer.submit(self._save, text, lasting)
+        self._last = self._writer.submit(self._save, text, files)
 
-    def _save(self, text: str, lasting: tuple[Lasting, ...]) -> None:
+    def _save(self, text: str, files: tuple[Syncable, ...]) -> None:
         try:
-            for each in lasting:
-                each.sync()
+            for file in files:
+                file.sync()
             write_whole(self.folder / MANIFEST, text)
         except OSError as error:  # small as it is, the manifest may be the first to find the disk full
-            raise not_written(self._where, self.folder / MANIFEST, error) from error
+            raise not_written(self.folder / MANIFEST, error) from error
 
     def _wait(self) -> None:
         if self._last is not None:
@@ -189,7 +183,7 @@ class Workspace:
         if name in self._scratches and self._scratches[name].dtype != dtype:
             self._scratches.pop(name).close()
         if name not in self._scratches:
-            self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype, self.traffic)
+            self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype)
         return self._scratches[name]
 
     def _check_files(self, sizes: dict[str, int]) -> None:
@@ -200,13 +194,13 @@ class Workspace:
             if length is None or length < size:
                 fault = "is missing" if length is None else f"has {length} bytes and should have at least {size}"
                 raise ValueError(
-                    f"{self._where}: `workspace` {self.folder} is damaged: {path.name} {fault}; delete the folder to "
+                    f"{WHERE}: `workspace` {self.folder} is damaged: {path.name} {fault}; delete the folder to "
                     "start over"
                 )
 
     @property
     def present(self) -> int:
-        """The bytes that the folder takes now."""
+        """The bytes that the folder takes on the disk now."""
         return sum(bytes_on_disk(path) for path in self.folder.iterdir())
 
     def close(self) -> None:
@@ -239,7 +233,7 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return [] if before == now else [name]
     names = {key: f"{key} of {name}" if name else key for key in before | now}
-    return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
+    return [entry for key in names for entry in differences(before.get(key), now.get(key), names[key])]
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
@@ -253,24 +247,24 @@ def _manifest(path: Path) -> dict[str, Any] | None:
     return state if isinstance(state["identity"].get("out"), str) else None
 
 
-def _make(folder: Path, where: str) -> None:
+def _make(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{where}: `workspace` must be a folder, got the file {folder}; give another path")
+        raise ValueError(f"{WHERE}: `workspace` must be a folder, got the file {folder}; give another path")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"{where}: `workspace` {folder} cannot be made ({error.strerror or error}); give another path"
+            f"{WHERE}: `workspace` {folder} cannot be made ({error.strerror or error}); give another path"
         ) from None
 
 
-def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
-    """Raise if the disk of a folder has less than ``needed`` bytes of room."""
+def require_space(argument: str, folder: Path, needed: int) -> None:
+    """Raise if the disk of a folder has less than ``needed`` bytes of free space."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(
             errno.ENOSPC,
-            f"{where}: `{argument}` needs {_readable(needed)} on the disk of {folder}, which has {_readable(free)} "
+            f"{WHERE}: `{argument}` needs {_readable(needed)} on the disk of {folder}, which has {_readable(free)} "
             "left; make room, or choose a folder on another disk",
         )
 

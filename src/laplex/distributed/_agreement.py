@@ -1,7 +1,7 @@
 """Agreement on faults: an error on one rank is raised on every rank, with the same message.
 
-If a rank raised while the others were waiting in a collective, they would wait until the group's timeout, which is 30
-minutes. So arguments are checked, and the outcome exchanged, before anything else.
+If a rank raised while the others were waiting in a collective, they would wait until the group's timeout, 30 minutes.
+So arguments are checked, and the outcomes exchanged, before anything else.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def agree(
 
 
 def agree_if_spread(where: str, ranks: Ranks | None, check: Callable[[], dict[str, Any]]) -> None:
-    """:func:`agree` if there are ranks; without them the check is only run here."""
+    """:func:`agree` if there are ranks; without them, only run the check."""
     if ranks is None:
         check()
     else:
@@ -107,9 +107,9 @@ def resolved(value: Any) -> Any:
     return value.resolve_neg() if isinstance(value, Tensor) and not is_lazy(value) else value
 
 
-def trained(given: dict[str, Any]) -> list[str]:
+def trained(arguments: dict[str, Any]) -> list[str]:
     """The names of the arguments that are differentiated: each adds exchanges, which all ranks must join."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
     backward = [name for name, value in tensors.items() if value.requires_grad and torch.is_grad_enabled()]
     forward = [f"{name} (forward mode)" for name, value in tensors.items() if has_tangent(value)]
     return backward + forward
@@ -152,4 +152,4 @@ def _difference(everyone: Sequence[dict[str, str]]) -> str:
                 return (
                     f"{where}: {name} must be the same on all ranks, got {value} on rank 0 and {other} on rank {rank}"
                 )
-    return f"{where}: the arguments must be of one kind on all ranks"
+    return f"{where}: all ranks must call the same function with the same kinds of arguments"

@@ -3,8 +3,8 @@ r"""What a rank has to know about the sources on all other ranks: a few numbers 
 Seen from rank r, all sources of lower ranks lie to its left, or at its smallest target; all sources of higher ranks
 lie to its right, or at its largest target. So they contribute to a product just as four more sources, called ghosts:
 
-    left             one at the largest source of lower ranks that is strictly left of all targets here
-    left, tied       one at the smallest target here, where a source of a lower rank is tied with it
+    left             one at the largest source of lower ranks that is strictly left of all targets of this rank
+    left, tied       one at the smallest target of this rank, if a source of a lower rank is tied with it
     right; right, tied       the same from the other side
 
 A rank reduces its own sources to the same form. Let `first` and `last` be the smallest and the largest of its sources,
@@ -38,7 +38,7 @@ from laplex.distributed._ranks import Ranks
 GHOSTS = 4  # left, left tied, right, right tied
 BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64
 AHEAD, BEHIND = [0, 4], [2, 5]  # indices of v and p among a rank's numbers; top and bottom are 1 and 3
-# Sources reduced at a time in plain torch: few enough that intermediates stay in the cache, or enough for a busy GPU.
+# Sources reduced at a time in plain torch: few enough for the cache of a CPU, or enough to keep a GPU busy.
 BLOCK = {"cpu": 1 << 15, "cuda": 1 << 22}
 
 
@@ -63,13 +63,14 @@ class Ghosts(NamedTuple):
 
     positions: Tensor  # (h, GHOSTS) float64
     gaps: Tensor  # (2, ranks, h, 2) float64: left, right; from ahead (behind) and top (bottom); inf if not included
-    tied: Tensor  # (2, ranks, h) float64: 1 where top (bottom) is tied with the first (last) target here
+    tied: Tensor  # (2, ranks, h) float64: 1 where top (bottom) is tied with this rank's first (last) target
 
 
 def edges(values: Tensor, spans: Sequence[Sequence[tuple[int, int]]]) -> Edges:
     """The ends of anchors (h, width), which are in order within the spans (begin, end) of each matrix.
 
-    With a stale plan they may be in any order; the ends are then useless, but every rank still gets to the error.
+    With a stale plan they may be in any order; the ends are then useless, but every rank still reaches the check that
+    raises.
     """
     positions = torch.full((len(spans), 4), torch.nan, dtype=torch.float64, device=values.device)
     for i, parts in enumerate(spans):
@@ -123,17 +124,17 @@ def ghosts(targets: Tensor, sources: Tensor, rank: int) -> Ghosts:
     return Ghosts(positions, gaps, tied)
 
 
-def _one_side(border: Tensor, ends: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The position of the ghost left of a border (h,), the gaps (ranks, h, 2) to it, and the ties (ranks, h) there.
+def _one_side(border: Tensor, ends: Tensor, is_on_this_side: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The position of the ghost left of a border (h,), the gaps (ranks, h, 2) to it, and the ties (ranks, h) with it.
 
-    `ends` (ranks, h, 2) are the second-to-last and the last source; `there` (ranks, 1) says which ranks are on the
-    left. An end that does not exist is NaN, so comparisons with it are false.
+    `ends` (ranks, h, 2) are the second-to-last and the last source; `is_on_this_side` (ranks, 1) says which ranks are
+    on the left. An end that does not exist is NaN, so comparisons with it are false.
     """
-    strict = (ends < border[:, None]) & there[..., None]
+    strict = (ends < border[:, None]) & is_on_this_side[..., None]
     nearest = torch.where(strict, ends, -torch.inf).amax((0, 2))
     position = torch.where(nearest.isinf(), border, nearest)
     gaps = torch.where(strict, position[:, None] - ends, torch.inf)
-    return position, gaps, ((ends[..., 1] == border) & there).to(ends.dtype)
+    return position, gaps, ((ends[..., 1] == border) & is_on_this_side).to(ends.dtype)
 
 
 def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, degree: int) -> Tensor:

@@ -15,7 +15,7 @@ from laplex._scan.order import Matrix
 from laplex._scan.weighted import mixed
 from laplex._shapes import flat_tau, fold, unfold
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, trained
-from laplex.distributed._moves import moved, moved_back, same
+from laplex.distributed._moves import replicated, to_holders, to_owners
 from laplex.distributed._plan import Plan, anchor_terms, as_matrices, dtensor_parts, planned
 from laplex.distributed._ranks import Ranks
 
@@ -72,13 +72,13 @@ def linear(
         Errors raise on all ranks, with the message of the rank at fault. All else is as in :func:`laplex.linear`.
     """
     where = "laplex.distributed.linear"
-    given = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
-    given = {name: resolved(value) for name, value in given.items()}
-    parts = dtensor_parts(where, given, group)
+    arguments = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
+    arguments = {name: resolved(value) for name, value in arguments.items()}
+    parts = dtensor_parts(where, arguments, group)
     if parts is not None:
         y: Tensor = parts.wrapped(_linear(where, _Operands(**parts.arguments, plan=plan), parts.group))
         return y
-    return _linear(where, _Operands(**given, plan=plan), group)
+    return _linear(where, _Operands(**arguments, plan=plan), group)
 
 
 def _linear(where: str, operands: _Operands, group: Any) -> Tensor:
@@ -89,13 +89,11 @@ def _linear(where: str, operands: _Operands, group: Any) -> Tensor:
         plan, changed = planned(where, a, b, ranks), False
     batch = plan.shape[:-2]
     rows, cols = as_matrices(a, batch), as_matrices(b, batch)
-    scale = flat_tau(tau, batch, a.device).reshape(-1)
-    if scale.requires_grad:
-        scale = same(scale, ranks)
+    scale = replicated(flat_tau(tau, batch, a.device).reshape(-1), ranks)
     matrix = plan._matrix(where, rows, cols, scale, changed=changed)
     phase = tuple(as_matrices(side, batch) for side in (phi, psi) if side is not None)
     if weight is not None:
-        return _weighted_sum(x, matrix, plan, phase, same(weight.expand(batch).reshape(-1), ranks))
+        return _weighted_sum(x, matrix, plan, phase, replicated(weight.expand(batch).reshape(-1), ranks))
     if not batch:
         lead = x.shape[:-1]
         y = _product(x.reshape(1, math.prod(lead), x.shape[-1]), matrix, plan, phase)
@@ -126,8 +124,9 @@ def _product(x: Tensor, matrix: Matrix, plan: Plan, phase: tuple[Tensor, ...]) -
     if phase:
         phi, psi = phase
         wide = channels(wide, psi, psi).flatten(1, 2)  # (h, 2 m, k)
-    there, _ = scan(moved(wide, cols, ranks), matrix, odd=torch.is_grad_enabled() and matrix.target.requires_grad)
-    y = moved_back(there, rows, ranks)
+    odd = torch.is_grad_enabled() and matrix.target.requires_grad
+    at_owners, _ = scan(to_owners(wide, cols, ranks), matrix, odd=odd)
+    y = to_holders(at_owners, rows, ranks)
     if phase:
         y = joined_channels(y.unflatten(1, (2, x.shape[1])), phi, phi)
     return y.to(x.dtype)
@@ -149,7 +148,7 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
     _checks.operand(where, x, b, batch if weight is None else ())
     _values(where, tau)
     if plan is not None:
-        if not plan._ranks.are(ranks):
+        if not plan._ranks.same_group_as(ranks):
             raise ValueError(f"{where}: `plan` was built for another group than `group`; leave `group` out")
         plan._check_shape(where, a, b, batch)
     plain_arguments(where, operands)
@@ -159,9 +158,9 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
         "`tau`": tau.detach().tolist() if isinstance(tau, Tensor) else float(tau),
         "`weight`": None if weight is None else weight.detach().tolist(),
         "the dtype of `weight`": None if weight is None else weight.dtype,
-        "the presence of phases": phi is not None,
-        "the presence of a plan": plan is not None,
-        "the choice of arguments that require gradients": trained(operands._asdict()),
+        "whether phases are given": phi is not None,
+        "whether a plan is given": plan is not None,
+        "the set of arguments that require gradients": trained(operands._asdict()),
     }
 
 

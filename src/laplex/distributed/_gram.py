@@ -16,7 +16,7 @@ from laplex._functional import gram as local_gram
 from laplex._plan import Plan as LocalPlan
 from laplex._shapes import flat_tau
 from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, run_on_all, trained
-from laplex.distributed._moves import same, total
+from laplex.distributed._moves import replicated, total
 from laplex.distributed._ranks import Ranks
 
 
@@ -56,33 +56,32 @@ def gram(
         Errors raise on all ranks, with the message of the rank at fault.
     """
     where = "laplex.distributed.gram"
-    given = {"a": a, "b": b, "weight": weight, "tau": tau, "phi": phi, "psi": psi}
-    given = {name: resolved(value) for name, value in given.items()}
+    arguments = {"a": a, "b": b, "weight": weight, "tau": tau, "phi": phi, "psi": psi}
+    arguments = {name: resolved(value) for name, value in arguments.items()}
     ranks = ranks_in(where, group)
-    agree(where, ranks, lambda: _terms(where, given | {"plan": plan}))
+    agree(where, ranks, lambda: _terms(where, arguments | {"plan": plan}))
     # On one rank, the plan may be stale or memory may run out.
-    part = run_on_all(where, ranks, lambda: _of_shard(where, ranks, plan, **given))
+    part = run_on_all(where, ranks, lambda: _of_shard(where, ranks, plan, **arguments))
     summed = total(part, ranks)
     matrix = torch.triu(summed) + torch.triu(summed, 1).mT  # symmetric, in whatever order the ranks' parts were added
     return matrix.to(a.dtype if weight is None else weight.dtype)
 
 
-def _of_shard(where: str, ranks: Ranks, plan: LocalPlan | None, **given: Any) -> Tensor:
+def _of_shard(where: str, ranks: Ranks, plan: LocalPlan | None, **arguments: Any) -> Tensor:
     """The Gram matrix of this rank's columns, in float64."""
-    a, b, weight, tau, phi, psi = given.values()
+    a, b, weight, tau, phi, psi = arguments.values()
     batch = _checks.batch_shape(where, a, b, tau)
     wide = a.new_ones(b.shape[-1], dtype=torch.float64) if weight is None else weight.double()
-    scale = flat_tau(tau, batch, a.device).reshape(batch)
-    scale = same(scale, ranks) if scale.requires_grad else scale
-    rows = same(a, ranks) if a.requires_grad else a
-    turn = same(phi, ranks) if phi is not None and phi.requires_grad else phi
-    return local_gram(rows, b, wide, scale, phi=turn, psi=psi, plan=plan)
+    scale = replicated(flat_tau(tau, batch, a.device).reshape(batch), ranks)
+    rows = replicated(a, ranks)
+    row_phases = None if phi is None else replicated(phi, ranks)
+    return local_gram(rows, b, wide, scale, phi=row_phases, psi=psi, plan=plan)
 
 
-def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    a, b, weight, tau, phi, psi, plan = given.values()
+def _terms(where: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    a, b, weight, tau, phi, psi, plan = arguments.values()
     _checks.anchor_pair(where, a, b)
-    plain_arguments(where, given.values())
+    plain_arguments(where, arguments.values())
     _checks.length_scale(where, tau, a, _checks.SMALLEST_TAU_OF_SQUARES)
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
@@ -96,13 +95,13 @@ def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
     return {
         "the shape of `a`": tuple(a.shape),
         "the dtype of `a` and `b`": a.dtype,
-        "H, the leading dimensions of `b`,": tuple(b.shape[:-1]),
+        "the batch H (leading dimensions of `b`)": tuple(b.shape[:-1]),
         "`a` (a digest of its values)": digest(a),
         "`phi` (a digest of its values)": None if phi is None else digest(phi),
         "the leading dimensions and dtype of `weight`": None
         if weight is None
         else (tuple(weight.shape[:-1]), weight.dtype),
         "`tau`": tau.detach().tolist() if isinstance(tau, Tensor) else float(tau),
-        "the presence of a plan": plan is not None,
-        "the choice of arguments that require gradients": trained(given),
+        "whether a plan is given": plan is not None,
+        "the set of arguments that require gradients": trained(arguments),
     }

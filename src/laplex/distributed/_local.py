@@ -18,8 +18,8 @@ from laplex._scan.order import Matrix, Order, Side
 from laplex.distributed._ends import GHOSTS
 
 
-class Here(NamedTuple):
-    """The anchors here followed by the positions of ghosts, their order, and the backend that multiplies."""
+class LocalPart(NamedTuple):
+    """This rank's anchors followed by the positions of ghosts, their order, and the backend that multiplies."""
 
     target: Tensor  # (h, n + GHOSTS)
     source: Tensor  # (h, k + GHOSTS)
@@ -27,14 +27,14 @@ class Here(NamedTuple):
     table: Backend
 
     @classmethod
-    def planned(cls, target: Tensor, source: Tensor, plan: Plan) -> Here:
+    def planned(cls, target: Tensor, source: Tensor, plan: Plan) -> LocalPart:
         """For the anchors that the plan was made of. The plan's own copy of them is used if it has one."""
         order = plan._order
         return cls(_anchors(target, order.target), _anchors(source, order.source), order, plan._table)
 
     @property
-    def mT(self) -> Here:
-        return Here(self.source, self.target, self.order.mT, self.table)
+    def mT(self) -> LocalPart:
+        return LocalPart(self.source, self.target, self.order.mT, self.table)
 
     def matrix(self, tau: Tensor) -> Matrix:
         return Matrix(self.target, self.source, tau, self.order, self.table)
@@ -52,28 +52,28 @@ def _anchors(anchors: Tensor, side: Side) -> Tensor:
     return copy if copy.is_contiguous() and copy.dtype == anchors.dtype else anchors
 
 
-def scan(x: Tensor, tail: Tensor, here: Here, tau: Tensor, *, odd: bool, degree: int) -> tuple[Tensor, Tensor]:
-    """(A x, B x), (h, m, n) each, for x (h, m, k) here and the ghosts' values, tail (h, m, GHOSTS)."""
-    if here.takes_tail:
-        return here.table.scan(x, here.matrix(tau), odd=odd, degree=degree, tail=tail)
-    even, difference = here.table.scan(torch.cat([x, tail], -1), here.matrix(tau), odd=odd, degree=degree)
+def scan(x: Tensor, tail: Tensor, local: LocalPart, tau: Tensor, *, odd: bool, degree: int) -> tuple[Tensor, Tensor]:
+    """(A x, B x), (h, m, n) each, for this rank's x (h, m, k) and the ghosts' values, tail (h, m, GHOSTS)."""
+    if local.takes_tail:
+        return local.table.scan(x, local.matrix(tau), odd=odd, degree=degree, tail=tail)
+    even, difference = local.table.scan(torch.cat([x, tail], -1), local.matrix(tau), odd=odd, degree=degree)
     return _without_ghosts(even), _without_ghosts(difference)
 
 
 def pullback(
-    g: Tensor, tail: Tensor, x: Tensor, odd_x: Tensor, here: Here, tau: Tensor
+    g: Tensor, tail: Tensor, x: Tensor, odd_x: Tensor, local: LocalPart, tau: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar and an empty tau_bar for the cotangent g (h, m, n) of A x; tail is the ghosts' cotangent."""
-    if here.takes_tail:
-        return here.table.pullback(g, x, odd_x, here.matrix(tau), to_tau=False, tail=tail)
+    if local.takes_tail:
+        return local.table.pullback(g, x, odd_x, local.matrix(tau), to_tau=False, tail=tail)
     x, odd_x = (torch.nn.functional.pad(rows, (0, GHOSTS if rows.shape[-1] else 0)) for rows in (x, odd_x))
-    bars = here.table.pullback(torch.cat([g, tail], -1), x, odd_x, here.matrix(tau), to_tau=False)
+    bars = local.table.pullback(torch.cat([g, tail], -1), x, odd_x, local.matrix(tau), to_tau=False)
     return _without_ghosts(bars[0]), _without_ghosts(bars[1]), _without_ghosts(bars[2]), bars[3]
 
 
-def ties(x: Tensor, tail: Tensor, here: Here) -> Tensor:
+def ties(x: Tensor, tail: Tensor, local: LocalPart) -> Tensor:
     """T x: for each target, the sum over the sources equal to it."""
-    return _without_ghosts(dense_ties(torch.cat([x, tail], -1), here.target, here.source))
+    return _without_ghosts(dense_ties(torch.cat([x, tail], -1), local.target, local.source))
 
 
 def _without_ghosts(values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex.distributed._agreement import has_tangent
 from laplex.distributed._ranks import Ranks, new_memory
 
 
@@ -26,11 +27,11 @@ class Share(NamedTuple):
 
     origins: Tensor  # (held,) int64: where each value that is sent stands in the caller's (h * size)
     slots: Tensor  # (owned,) int64: where each value that arrives goes in (h * width), each matrix in order
-    sent: tuple[int, ...]  # how many to each rank
-    received: tuple[int, ...]
+    sent: tuple[int, ...]  # how many values go to each rank
+    received: tuple[int, ...]  # how many come from each rank
     size: int
     counts: tuple[int, ...]  # owned, for each matrix
-    width: int  # the largest count, and at least 1: all ranks must get as far as the exchange
+    width: int  # the largest count; at least 1, so that ranks that own nothing get to the exchange, too
     stays: bool  # the same on all ranks: every rank owns what it holds, and nothing is exchanged
     ordered: bool  # on this rank: what it holds is also in order, so that nothing moves at all
 
@@ -42,18 +43,18 @@ class Share(NamedTuple):
         return [list(itertools.pairwise(itertools.accumulate(self.received, initial=0)))]
 
 
-def moved(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
+def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """Move the caller's x (h, m, size) to its owners: (h, m, width). Differentiable."""
     return x if share.ordered else _Move.apply(x, share, ranks, False)
 
 
-def moved_back(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
+def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """Move the owners' y (h, m, width) back to the caller: (h, m, size). Differentiable."""
     return y if share.ordered else _Move.apply(y, share, ranks, True)
 
 
-def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Move x (h, m, size) to its owners: (h, m, width)."""
+def to_owners_detached(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
+    """:func:`to_owners` without derivatives."""
     if share.ordered:
         return x
     sent = _picked(x, share.origins)
@@ -66,8 +67,8 @@ def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
     return _as_rows(lines.index_copy_(0, share.slots, arrived), h)
 
 
-def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Move y (h, m, width) back to its holders: (h, m, size)."""
+def to_holders_detached(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
+    """:func:`to_holders` without derivatives."""
     if share.ordered:
         return y
     h = len(share.counts)
@@ -83,8 +84,8 @@ def in_line_order(values: Tensor, share: Share) -> Tensor:
 
 def in_arrival_order(values: Tensor, share: Share) -> Tensor:
     """Put values (m, width) of one matrix, in the order of the line, as they arrived at its owner. Differentiable."""
-    there = values.index_select(-1, share.slots)
-    return torch.nn.functional.pad(there, (0, share.width - there.shape[-1]))
+    arrived = values.index_select(-1, share.slots)
+    return torch.nn.functional.pad(arrived, (0, share.width - arrived.shape[-1]))
 
 
 def _picked(x: Tensor, places: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: Share, ranks: Ranks, back: bool) -> Tensor:
         ctx.settings = share, ranks, back
-        return to_holders(x, share, ranks) if back else to_owners(x, share, ranks)
+        return to_holders_detached(x, share, ranks) if back else to_owners_detached(x, share, ranks)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
@@ -147,28 +148,28 @@ class _Move(torch.autograd.Function):
 
 
 class _Owned(torch.autograd.Function):
-    """Anchors (h, size) that their owners already have as `there` (h, width): only the gradient moves."""
+    """Anchors (h, size) that their owners already have as `at_owners` (h, width): only the gradient moves."""
 
     @staticmethod
-    def forward(ctx: Any, anchors: Tensor, there: Tensor, share: Share, ranks: Ranks) -> Tensor:
+    def forward(ctx: Any, anchors: Tensor, at_owners: Tensor, share: Share, ranks: Ranks) -> Tensor:
         ctx.settings = share, ranks
-        return there.detach()
+        return at_owners.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
-        return moved_back(g[:, None], *ctx.settings)[:, 0], None, None, None
+        return to_holders(g[:, None], *ctx.settings)[:, 0], None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *others: Any) -> Tensor:
-        return moved(tangent[:, None], *ctx.settings)[:, 0]
+        return to_owners(tangent[:, None], *ctx.settings)[:, 0]
 
 
-def owned(anchors: Tensor, there: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """The caller's anchors (h, size), which their owners already have as `there` (h, width). Differentiable."""
-    return _Owned.apply(anchors, there, share, ranks)  # type: ignore[no-any-return]
+def owned(anchors: Tensor, at_owners: Tensor, share: Share, ranks: Ranks) -> Tensor:
+    """The caller's anchors (h, size), which their owners already have as `at_owners` (h, width). Differentiable."""
+    return _Owned.apply(anchors, at_owners, share, ranks)  # type: ignore[no-any-return]
 
 
-class _Same(torch.autograd.Function):
+class _Replicated(torch.autograd.Function):
     """A tensor that all ranks have: its gradient is the sum of all ranks' gradients."""
 
     @staticmethod
@@ -178,18 +179,23 @@ class _Same(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return _Same.apply(g, ctx.settings[0], True), None, None
+        return _Replicated.apply(g, ctx.settings[0], True), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *others: Any) -> Tensor:
-        return _Same.apply(tangent, *ctx.settings)  # type: ignore[no-any-return]
+        return _Replicated.apply(tangent, *ctx.settings)  # type: ignore[no-any-return]
 
 
 def total(value: Tensor, ranks: Ranks) -> Tensor:
     """The sum of all ranks' values, on every rank. Differentiable: the gradient is that of the sum of all losses."""
-    return _Same.apply(value, ranks, True)  # type: ignore[no-any-return]
+    return _Replicated.apply(value, ranks, True)  # type: ignore[no-any-return]
 
 
-def same(value: Tensor, ranks: Ranks) -> Tensor:
-    """A value that is the same on all ranks. Differentiable: on every rank the gradient is that of all losses."""
-    return _Same.apply(value, ranks, False)  # type: ignore[no-any-return]
+def replicated(value: Tensor, ranks: Ranks) -> Tensor:
+    """A value that is the same on all ranks. Differentiable: on every rank the gradient is that of all losses.
+
+    A value that is not differentiated is returned itself, so that plans recognize it.
+    """
+    if not (value.requires_grad or has_tangent(value)):
+        return value
+    return _Replicated.apply(value, ranks, False)  # type: ignore[no-any-return]

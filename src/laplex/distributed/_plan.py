@@ -19,10 +19,18 @@ from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
 from laplex.distributed._ends import Ghosts, edges, ghosts
-from laplex.distributed._local import Here
-from laplex.distributed._moves import Share, in_arrival_order, in_line_order, moved, moved_back, owned, to_owners
+from laplex.distributed._local import LocalPart
+from laplex.distributed._moves import (
+    Share,
+    in_arrival_order,
+    in_line_order,
+    owned,
+    to_holders,
+    to_owners,
+    to_owners_detached,
+)
 from laplex.distributed._ranks import Ranks
-from laplex.distributed._scan import SPREAD, Half, SpreadOrder
+from laplex.distributed._scan import BACKEND, Half, SpreadOrder
 from laplex.distributed._sorting import shared
 
 
@@ -61,7 +69,7 @@ class Plan:
     _ranks: Ranks
     _shares: tuple[Share, Share]
     _settled: Settled
-    _given: tuple[Tensor, Tensor]  # copies of the anchors, to detect changes
+    _anchors: tuple[Tensor, Tensor]  # copies of the anchors, to detect changes
     _known: tuple[Known, Known]
     __setattr__ = frozen
 
@@ -82,7 +90,7 @@ class Plan:
 
     @property
     def device(self) -> torch.device:
-        return self._given[0].device
+        return self._anchors[0].device
 
     @property
     def owned(self) -> tuple[int, int]:
@@ -100,7 +108,7 @@ class Plan:
             _ranks=self._ranks,
             _shares=(cols, rows),
             _settled=Settled(settled.cols, settled.rows, settled.plan.mT, settled.order.mT),
-            _given=self._given[::-1],
+            _anchors=self._anchors[::-1],
             _known=self._known[::-1],
         )
 
@@ -128,15 +136,15 @@ class Plan:
         share = self._shares[side]
         values = self._agreed(method, values, share.size)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.size)
-        there = in_line_order(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
-        return there.reshape(*values.shape[:-1], share.counts[0])
+        at_owners = to_owners(rows, share, self._ranks)[0]
+        return in_line_order(at_owners, share)[:, : share.counts[0]].reshape(*values.shape[:-1], share.counts[0])
 
     def _restored(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
         values = self._agreed(method, values, share.counts[0] if len(share.counts) == 1 else -1)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.counts[0])
-        there = in_arrival_order(rows[0], share)[None]
-        return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
+        at_owners = in_arrival_order(rows[0], share)[None]
+        return to_holders(at_owners, share, self._ranks).reshape(*values.shape[:-1], share.size)
 
     def _agreed(self, method: str, values: Any, size: int) -> Tensor:
         """Check that the values have this size on this rank and the same form on all ranks, and return them."""
@@ -158,7 +166,7 @@ class Plan:
             return {
                 "the shape of `values` but for its last dimension": tuple(values.shape[:-1]),
                 "the dtype of `values`": values.dtype,
-                "the choice of arguments that require gradients": trained({"values": values}),
+                "the set of arguments that require gradients": trained({"values": values}),
             }
 
         agree(where, self._ranks, check)
@@ -167,20 +175,20 @@ class Plan:
 
     def _changed(self, a: Tensor, b: Tensor) -> bool:
         """Whether the caller's anchors differ in any bit from those of the plan."""
-        pairs = zip(self._known, self._given, (a, b), strict=True)
+        pairs = zip(self._known, self._anchors, (a, b), strict=True)
         return not all(known.still(now) or torch.equal(before, now) for known, before, now in pairs)
 
     def _check_shape(self, where: str, a: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
-        here = (*batch, a.shape[-1], b.shape[-1])
-        if self.local_shape != here:
+        shape = (*batch, a.shape[-1], b.shape[-1])
+        if self.local_shape != shape:
             raise ValueError(
                 f"{where}: `plan` was built for shards of (*H, n, k) = {self.local_shape} on this rank, `a` and `b` "
-                f"here give {here}; build one with laplex.distributed.Plan(a, b)"
+                f"here give {shape}; build one with laplex.distributed.Plan(a, b)"
             )
-        if self.device != a.device or self._given[0].dtype != a.dtype:
+        if self.device != a.device or self._anchors[0].dtype != a.dtype:
             raise ValueError(
-                f"{where}: `plan` was built for {self._given[0].dtype} on {self.device}, the anchors are {a.dtype} on "
-                f"{a.device}; build one with laplex.distributed.Plan(a, b)"
+                f"{where}: `plan` was built for {self._anchors[0].dtype} on {self.device}, the anchors are {a.dtype} "
+                f"on {a.device}; build one with laplex.distributed.Plan(a, b)"
             )
 
     def _matrix(self, where: str, a: Tensor, b: Tensor, tau: Tensor, *, changed: bool) -> Matrix:
@@ -190,7 +198,7 @@ class Plan:
             settled = _settle(where, (a.detach(), b.detach()), self._shares, self._ranks, settled.plan)
         rows = owned(a, settled.rows, self._shares[0], self._ranks)
         cols = owned(b, settled.cols, self._shares[1], self._ranks)
-        return Matrix(rows, cols, tau, settled.order, SPREAD)  # type: ignore[arg-type]
+        return Matrix(rows, cols, tau, settled.order, BACKEND)  # type: ignore[arg-type]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self  # a plan never changes, and a process group cannot be copied
@@ -198,23 +206,23 @@ class Plan:
     def __repr__(self) -> str:
         *batch, n, k = self.shape
         matrices = f", batch={tuple(batch)}" if batch else ""
-        here = "as they are" if self._shares[0].stays else "moved"
+        moved = "as they are" if self._shares[0].stays else "moved"
         rows, cols = self.owned
         return (
             f"Plan(n={n}, k={k}{matrices}, rank {self._ranks.rank} of {self._ranks.size} owns {rows} rows and {cols} "
-            f"columns, {here})"
+            f"columns, {moved})"
         )
 
 
 def dtensor_parts(where: str, arguments: dict[str, Any], group: Any) -> Any:
-    """The local parts of DTensors (``_tensors.Spread``), or None if there are none.
+    """The local parts of DTensors (``_tensors.LocalArguments``), or None if there are none.
 
     Imported here because the DTensor module takes a second to import, and a program without DTensors never does.
     """
     if "torch.distributed.tensor" not in sys.modules:
         return None
     tensors = importlib.import_module("laplex.distributed._tensors")
-    return tensors.spread(where, arguments, group) if tensors.has_dtensors(arguments) else None
+    return tensors.local_arguments(where, arguments, group) if tensors.has_dtensors(arguments) else None
 
 
 def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
@@ -227,7 +235,7 @@ def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
             raise ValueError(_checks.not_finite(where, name))
     if math.prod(batch) == 0:
         raise ValueError(f"{where}: there must be at least one matrix, got H = {batch}")
-    return {"H, the leading dimensions of `a` and `b`,": batch, "the dtype of `a` and `b`": a.dtype}
+    return {"the batch H (leading dimensions of `a` and `b`)": batch, "the dtype of `a` and `b`": a.dtype}
 
 
 def planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
@@ -248,7 +256,7 @@ def _planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
         _ranks=ranks,
         _shares=shares,
         _settled=_settle(where, (rows, cols), shares, ranks, None),
-        _given=(a.detach().clone(), b.detach().clone()),
+        _anchors=(a.detach().clone(), b.detach().clone()),
         _known=(Known(a), Known(b)),
     )
 
@@ -270,26 +278,26 @@ def _settle(
     ranks: Ranks,
     old: LocalPlan | None,
 ) -> Settled:
-    """Move the caller's anchors (h, n) and (h, k) to their owners, and find the order of those that are here.
+    """Move the caller's anchors (h, n) and (h, k) to their owners, and find the order of those that this rank owns.
 
     Given the plan from before the anchors moved, all ranks raise if any have moved past one another.
     """
-    sides = [to_owners(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True)]
+    sides = [to_owners_detached(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True)]
     own = [edges(side, share.spans) for side, share in zip(sides, shares, strict=True)]
     positions = ranks.gathered(torch.stack([side.positions for side in own]))  # (ranks, 2, h, 4)
     others = [ghosts(positions[:, 1 - i], positions[:, i], ranks.rank) for i in range(2)]
     rows, cols = (_with_ghosts(*side) for side in zip(sides, shares, others, strict=True))
 
-    def plan_here() -> LocalPlan:
+    def local_plan() -> LocalPlan:
         if old is not None and not (_apart(positions) and all(map(_are_sorted, sides, shares))):
             raise StalePlanError(_checks.stale_plan(where, "laplex.distributed.Plan"))
         return LocalPlan(rows, cols) if old is None else old.update(rows, cols)
 
-    plan = run_on_all(where, ranks, plan_here)
-    here = Here.planned(rows, cols, plan)
+    plan = run_on_all(where, ranks, local_plan)
+    local = LocalPart.planned(rows, cols, plan)
     halves = [Half(share.counts, *half) for share, half in zip(shares, zip(own, others, strict=True), strict=True)]
-    order = SpreadOrder(here, halves[0], halves[1], _middle(positions), ranks)
-    return Settled(here.target[:, : shares[0].width], here.source[:, : shares[1].width], plan, order)
+    order = SpreadOrder(local, halves[0], halves[1], _middle(positions), ranks)
+    return Settled(local.target[:, : shares[0].width], local.source[:, : shares[1].width], plan, order)
 
 
 def _with_ghosts(side: Tensor, share: Share, others: Ghosts) -> Tensor:

@@ -26,9 +26,9 @@ class Ranks(NamedTuple):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
-    def are(self, others: Ranks) -> bool:
-        """Whether these are the ranks of the same group; None and torch's name for all processes are one group."""
-        ours, theirs = (dist.group.WORLD if one.group is None else one.group for one in (self, others))
+    def same_group_as(self, others: Ranks) -> bool:
+        """Whether both are ranks of one group; None and torch's name for all processes are one group."""
+        ours, theirs = (dist.group.WORLD if ranks.group is None else ranks.group for ranks in (self, others))
         return ours is theirs
 
     def gathered(self, tensor: Tensor) -> Tensor:

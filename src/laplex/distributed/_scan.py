@@ -16,7 +16,7 @@ from laplex._scan.order import Matrix
 from laplex._shapes import flat_rows
 from laplex.distributed import _local
 from laplex.distributed._ends import BEYOND, Edges, Ghosts, exchanged
-from laplex.distributed._local import Here
+from laplex.distributed._local import LocalPart
 from laplex.distributed._ranks import Ranks
 
 
@@ -29,9 +29,9 @@ class Half(NamedTuple):
 
 
 class SpreadOrder(NamedTuple):
-    """The order of a matrix over ranks: that of the part here, and what is needed from the other ranks."""
+    """The order of a matrix over ranks: that of this rank's part, and what it needs from the other ranks."""
 
-    here: Here
+    local: LocalPart
     target: Half
     source: Half
     middle: Tensor  # (h, 1) float64: a point among all anchors
@@ -40,14 +40,14 @@ class SpreadOrder(NamedTuple):
     @property
     def mT(self) -> SpreadOrder:
         """The order for the transposed matrix."""
-        return self._replace(here=self.here.mT, target=self.source, source=self.target)
+        return self._replace(local=self.local.mT, target=self.source, source=self.target)
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """(A x, B x) in the given degree: x (h, m, width of the sources) -> (h, m, width of the targets) twice."""
     order: Any = matrix.order
     tail, slopes = _from_others(x, matrix, degree)
-    even, difference = _local.scan(x, tail, order.here, matrix.tau, odd=odd, degree=degree)
+    even, difference = _local.scan(x, tail, order.local, matrix.tau, odd=odd, degree=degree)
     if degree:
         left, right = _slopes_at_targets(slopes, matrix)
         even = (even + left + right).to(even.dtype)
@@ -61,7 +61,7 @@ def pullback(
     """This rank's part of x_bar, t_bar, s_bar and tau_bar for the cotangent g of A x, given odd_x = B x."""
     order: Any = matrix.order
     tail, _ = _from_others(g, matrix.mT, 0)
-    x_bar, t_bar, s_bar, tau_bar = _local.pullback(g, tail, x, odd_x, order.here, matrix.tau)
+    x_bar, t_bar, s_bar, tau_bar = _local.pullback(g, tail, x, odd_x, order.local, matrix.tau)
     if to_tau:
         stretch, _ = scan(g.double(), matrix.mT, odd=False, degree=1)
         tau_bar = flat_rows(x.double() * stretch, matrix.tau).sum((1, 2)) / matrix.tau
@@ -81,7 +81,7 @@ class _Ties(torch.autograd.Function):
         ctx.matrix = Matrix(*fields)
         tail, _ = _from_others(x, ctx.matrix, 0)
         order: Any = ctx.matrix.order
-        return _blank(_local.ties(x, tail, order.here), order.target)
+        return _blank(_local.ties(x, tail, order.local), order.target)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -98,7 +98,7 @@ def centre(matrix: Matrix) -> Tensor:
     return middle
 
 
-SPREAD = TORCH._replace(
+BACKEND = TORCH._replace(
     name="distributed", scan=scan, pullback=pullback, ties=ties, centre=centre, order=None, solver=None
 )
 

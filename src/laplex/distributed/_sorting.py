@@ -6,7 +6,8 @@ all; w - 1 of the samples, the splitters, cut the line into w intervals with abo
 Nothing is moved to make the counts equal. If the shards already are intervals in the order of ranks, and no rank holds
 much more than its share, every rank owns what it holds, and nothing is moved at all.
 
-Where runs of equal anchors must stay together, cuts are by value alone: the run of a splitter goes to its right.
+Where runs of equal anchors must stay together, cuts are by value alone: anchors equal to a splitter
+go to the rank on its right.
 
     D. J. DeWitt, J. F. Naughton, D. A. Schneider, Parallel sorting on a shared-nothing architecture using
         probabilistic splitting, Parallel and Distributed Information Systems (1991).
@@ -82,8 +83,8 @@ def _are_intervals(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
 def _own_cuts(side: Sorted, ranks: Ranks) -> Tensor:
     """(h, ranks + 1): the cuts with which this rank keeps everything that it holds."""
     h, size = side.values.shape
-    here = torch.arange(ranks.size + 1) > ranks.rank
-    return (here * size).expand(h, -1)
+    is_past_own = torch.arange(ranks.size + 1) > ranks.rank
+    return (is_past_own * size).expand(h, -1)
 
 
 def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
@@ -93,10 +94,10 @@ def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
     for values, index in sides:
         size = values.shape[-1]
         steps = ((torch.arange(SAMPLES, device=device) + 0.5) * (size / SAMPLES)).long().clamp(max=max(size - 1, 0))
-        some = steps[: SAMPLES if size > 0 else 0]
-        short = SAMPLES - some.numel()  # SAMPLES if the rank holds nothing
-        samples.append(torch.nn.functional.pad(values[:, some].double(), (0, short)))
-        places.append(torch.nn.functional.pad(index[:, some], (0, short)))
+        sampled = steps[: SAMPLES if size > 0 else 0]
+        short = SAMPLES - sampled.numel()  # SAMPLES if the rank holds nothing
+        samples.append(torch.nn.functional.pad(values[:, sampled].double(), (0, short)))
+        places.append(torch.nn.functional.pad(index[:, sampled], (0, short)))
     # Flattened in the order of the key (side, rank, index), so that a stable sort by value is a sort by key.
     value, index = (
         ranks.gathered(torch.stack(part, 1)).permute(1, 2, 0, 3).flatten(1) for part in (samples, places)
@@ -120,7 +121,7 @@ def _cuts(side: Sorted, number: int, splitters: Splitters, ranks: Ranks) -> Tens
     below, upto = (torch.searchsorted(values, keys, right=right).cpu() for right in (False, True))
     key_side, key_rank, key_place = (part.cpu() for part in splitters[1:])
     mine = (key_side == number) & (key_rank == ranks.rank)
-    first = (key_side > number) | ((key_side == number) & (key_rank > ranks.rank))  # our ties come before the splitter
+    first = (key_side > number) | ((key_side == number) & (key_rank > ranks.rank))  # ties here precede the splitter
     cuts = torch.where(first, upto, below)
     for i, j in mine.nonzero().tolist():  # ties are in the order of their places
         tied = places[i, below[i, j] : upto[i, j]]

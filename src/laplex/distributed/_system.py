@@ -1,4 +1,4 @@
-r"""K(a, a) + diag over ranks: solves, log determinants and Gaussian densities, with one exchange of a few numbers.
+r"""K(a, a) + diag over ranks: solves, log determinants and Gaussian likelihoods, with one exchange of a few numbers.
 
 After sorting, rank r owns the points first_r .. last_r, and B_r is its own diagonal block of A = K + diag. Distances
 add up, so the block of K between two ranks r < s has rank one:
@@ -13,13 +13,15 @@ middle factors, whose diagonal blocks are 0,
 
 (M. A. Woodbury, Inverting modified matrices, 1950). Each rank factors its B_r and solves for V_r and y as on one
 device (``laplex._quasisep``), and all ranks exchange Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has
-the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two components, and H the factor I.
+the factor e_i^T e_j, e = (cos phi, sin phi): each column of V_r becomes two, one for each component of e, and each
+entry of H is multiplied by the 2 x 2 identity.
 
 Equal points have one owner. So |a_i - a_j| is smooth between ranks, and differentiating each of the three factors by
-itself gives the right gradients; if equal points were on two ranks, the gradient would be 0, which no factor knows.
+itself gives the right gradients. If equal points were on two ranks, the gradient of their distance would have to be 0,
+but no single factor can tell that they are equal.
 
-No exponent is positive. What is lost: S is found with errors of eps, and it is as close to singular as the points at
-the borders between ranks are to being tied and without noise. So a log determinant has errors of about eps over the
+No exponent is positive. The price is that S has rounding errors of eps, and comes close to singular where points at the
+borders between ranks are nearly tied and have little noise. So a log determinant has errors of about eps over the
 smallest diag, more than on one device.
 """
 
@@ -37,7 +39,7 @@ from laplex._operator import LaplaceOperator
 from laplex._quasisep.systems import System
 from laplex._shapes import flat_tau
 from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, run_on_all, trained
-from laplex.distributed._moves import Share, in_arrival_order, in_line_order, moved, moved_back, same, total
+from laplex.distributed._moves import Share, in_arrival_order, in_line_order, replicated, to_holders, to_owners, total
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._sorting import shared
 
@@ -55,12 +57,12 @@ class KernelSystem:
     """A = K(a, a) + diag, factored, with the points a spread over the ranks of a group, in O(n / ranks) and O(ranks^3).
 
     K[i, j] = exp(-|a_i - a_j| / tau) cos(phi_i - phi_j). A is the covariance of a Gaussian process with an exponential
-    kernel, observed with noise, and :meth:`log_density` is its likelihood. Every rank passes its shards, which may have
-    any sizes and any order. All ranks must make the system, and use it, together.
+    kernel, observed with noise. Every rank passes its shards, which may have any sizes and any order. All ranks must
+    make the system, and use it, together.
 
     Computations are in float64 inside. Gradients are those of the sum of all ranks' losses. For a, diag, phi and y each
     rank gets the gradient of its own shard; for tau (and a diag that is one number), the whole gradient.
-    :meth:`logdet` and :meth:`log_density` are the same on all ranks, so divide a loss made of them by the number of
+    :meth:`logdet` and :meth:`log_likelihood` are the same on all ranks, so divide a loss made of them by the number of
     ranks.
 
     Args:
@@ -91,8 +93,7 @@ class KernelSystem:
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: _terms(where, a, tau, diag, phi))
         share, _ = shared(a.detach()[None], a.detach().new_empty((1, 0)), ranks, together=True)
-        scale = flat_tau(tau, (), a.device).reshape(())
-        scale = same(scale, ranks) if scale.requires_grad else scale
+        scale = replicated(flat_tau(tau, (), a.device).reshape(()), ranks)
         columns = _own_columns(a, diag, phi, share, ranks)
         block = run_on_all(where, ranks, lambda: _block(*columns, scale) if columns[0].numel() > 0 else None)
         nothing = _nothing(*columns, scale)
@@ -126,33 +127,48 @@ class KernelSystem:
         """How many points there are on all ranks."""
         return self._size
 
+    @property
+    def shape(self) -> torch.Size:
+        """(size, size): that of A, over all ranks."""
+        return torch.Size((self._size, self._size))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the points."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the points of this rank are."""
+        return self._small.device
+
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for the shard y (..., n of this rank), shaped like y. Differentiable to any order."""
         where, y = "laplex.distributed.KernelSystem.solve", resolved(y)
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         solved = self._solved(held)
-        there = in_arrival_order(solved, self._share)[None]
-        return moved_back(there, self._share, self._ranks)[0].reshape(y.shape).to(y.dtype)
+        at_owners = in_arrival_order(solved, self._share)[None]
+        return to_holders(at_owners, self._share, self._ranks)[0].reshape(y.shape).to(y.dtype)
 
     def logdet(self) -> Tensor:
         """log det A, the same on all ranks, in the dtype of the points. Differentiable once."""
-        return self._logdet.to(self._dtype)
+        return self._logdet.to(self.dtype)
 
-    def log_density(self, y: Tensor) -> Tensor:
+    def log_likelihood(self, y: Tensor) -> Tensor:
         """log N(y; 0, A) for the shard y (..., n of this rank): (...), the same on all ranks. Differentiable once."""
-        where, y = "laplex.distributed.KernelSystem.log_density", resolved(y)
+        where, y = "laplex.distributed.KernelSystem.log_likelihood", resolved(y)
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         square = total((held * self._solved(held)).sum(-1), self._ranks)
-        density = -0.5 * (square + self._logdet + self._size * math.log(2 * math.pi))
-        return density.reshape(y.shape[:-1]).to(y.dtype)
+        likelihood = -0.5 * (square + self._logdet + self._size * math.log(2 * math.pi))
+        return likelihood.reshape(y.shape[:-1]).to(y.dtype)
 
     def _held(self, y: Tensor) -> Tensor:
         """y (..., n of this rank), moved to its owners: (m, owned), in order, in float64."""
         rows = y.double().reshape(1, math.prod(y.shape[:-1]), y.shape[-1])
-        there = moved(rows, self._share, self._ranks)[0]
-        return in_line_order(there, self._share)[:, : self._share.counts[0]]
+        at_owners = to_owners(rows, self._share, self._ranks)[0]
+        return in_line_order(at_owners, self._share)[:, : self._share.counts[0]]
 
     def _solved(self, y: Tensor) -> Tensor:
         """A^-1 y for y (m, owned), in order."""
@@ -176,22 +192,20 @@ class KernelSystem:
                 f"{where}: `y` must be real floating point and have size n = {self._share.size} in its last dimension, "
                 f"as the points of this rank, got {y.dtype} of shape {tuple(y.shape)}"
             )
-        if y.device != self._small.device:
-            raise ValueError(
-                f"{where}: `y` must be on {self._small.device}, where the points are, got {y.device}; use .to()"
-            )
+        if y.device != self.device:
+            raise ValueError(f"{where}: `y` must be on {self.device}, where the points are, got {y.device}; use .to()")
         plain_arguments(where, [y])
         return {
             "the shape of `y` but for its last dimension": tuple(y.shape[:-1]),
             "the dtype of `y`": y.dtype,
-            "the choice of arguments that require gradients": trained({"y": y}),
+            "the set of arguments that require gradients": trained({"y": y}),
         }
 
 
 def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     _checks.anchor_pair(where, a, a)
-    given = {"a": a, "tau": tau, "diag": diag, "phi": phi}
-    plain_arguments(where, given.values())
+    arguments = {"a": a, "tau": tau, "diag": diag, "phi": phi}
+    plain_arguments(where, arguments.values())
     if a.dim() != 1:
         raise ValueError(f"{where}: `a` must be (n,), the points of this rank, got shape {tuple(a.shape)}")
     _checks.length_scale(where, tau, a)
@@ -210,11 +224,11 @@ def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     return {
         "the dtype of `a`": a.dtype,
         "`tau`": tau.detach().flatten().tolist() if isinstance(tau, Tensor) else [float(tau)],
-        "`diag`, or that it is a shard,": "a shard"
+        "`diag` (its value, or that it is sharded)": "a shard"
         if _sharded(diag)
         else float(diag.detach() if isinstance(diag, Tensor) else diag),
-        "the presence of phases": phi is not None,
-        "the choice of arguments that require gradients": trained(given),
+        "whether phases are given": phi is not None,
+        "the set of arguments that require gradients": trained(arguments),
     }
 
 
@@ -228,13 +242,13 @@ def _own_columns(
     """This rank's points, diag and phases, (owned,) each, in order, in float64."""
     shard = diag if isinstance(diag, Tensor) and diag.dim() > 0 else None
     rows = [side.double().expand(a.shape) for side in (a, shard, phi) if side is not None]
-    there = in_line_order(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
-    points, *others = there.unbind(0)
+    at_owners = to_owners(torch.stack(rows)[None], share, ranks)[0]
+    points, *others = in_line_order(at_owners, share)[:, : share.counts[0]].unbind(0)
     turn = None if phi is None else others.pop()
     if others:
         return points, others[0], turn
     noise = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
-    return points, (same(noise, ranks) if noise.requires_grad else noise).expand(points.shape), turn
+    return points, replicated(noise, ranks).expand(points.shape), turn
 
 
 def _block(t: Tensor, diag: Tensor, phi: Tensor | None, tau: Tensor) -> Block:

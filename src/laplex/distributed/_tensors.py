@@ -18,7 +18,7 @@ from laplex.distributed._agreement import agree, ranks_in
 SHARDED = ("x", "a", "b", "phi", "psi")  # along the last dimension; tau and weight are replicated
 
 
-class Spread(NamedTuple):
+class LocalArguments(NamedTuple):
     """The arguments of a call as local tensors, and how its result becomes a DTensor."""
 
     arguments: dict[str, Any]
@@ -30,18 +30,18 @@ def has_dtensors(arguments: dict[str, Any]) -> bool:
     return any(isinstance(value, DTensor) for value in arguments.values())
 
 
-def spread(where: str, arguments: dict[str, Any], given: Any) -> Spread:
+def local_arguments(where: str, arguments: dict[str, Any], group: Any) -> LocalArguments:
     """The local parts of the arguments; all sharded ones must be DTensors on one one-dimensional mesh.
 
-    ``given`` is the argument ``group``: None, or the group of the mesh.
+    ``group`` is None or the group of the mesh.
     """
     mesh = next(value.device_mesh for value in arguments.values() if isinstance(value, DTensor))
-    group = mesh.get_group() if mesh.ndim == 1 else None
+    mesh_group = mesh.get_group() if mesh.ndim == 1 else None
 
     def check() -> dict[str, Any]:
         if mesh.ndim != 1:
             raise ValueError(f"{where}: the mesh must have one dimension, got {mesh.ndim}; use one of its submeshes")
-        if given is not None and given is not group:
+        if group is not None and group is not mesh_group:
             raise ValueError(
                 f"{where}: `group` must be left out where there are DTensors, which have that of their mesh"
             )
@@ -51,7 +51,7 @@ def spread(where: str, arguments: dict[str, Any], given: Any) -> Spread:
         # Each placement has exchanges of its own, forward or backward.
         return {"the mesh": mesh, "the placements": {name: value.placements[0] for name, value in tensors.items()}}
 
-    agree(where, ranks_in(where, group), check)
+    agree(where, ranks_in(where, mesh_group), check)
     local = {name: _local(name, value) for name, value in arguments.items()}
     rows = arguments["a"]
 
@@ -61,7 +61,7 @@ def spread(where: str, arguments: dict[str, Any], given: Any) -> Spread:
         y = DTensor.from_local(y.contiguous(), mesh, [Shard(y.dim() - 1)], run_check=False, shape=shape, stride=stride)
         return y.redistribute(placements=[Replicate()]) if rows.placements[0].is_replicate() else y
 
-    return Spread(local, group, wrapped)
+    return LocalArguments(local, mesh_group, wrapped)
 
 
 def _check(where: str, name: str, value: Any, mesh: Any) -> None:

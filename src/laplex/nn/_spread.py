@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, trained
-from laplex.distributed._moves import same, total
+from laplex.distributed._moves import replicated, total
 from laplex.distributed._ranks import Ranks
 from laplex.nn._linear import LaplexLinear
 
-SPREAD = ("b", "psi")  # parameters that belong to features; all others are on all ranks
+SHARDED = ("b", "psi")  # parameters that belong to features; all others are on all ranks
 
 
 class SpreadLinear(nn.Module):
@@ -79,7 +79,7 @@ class SpreadLinear(nn.Module):
         for name, value in parameters.items():
             if value.requires_grad:  # frozen anchors stay the same tensors, whose order the layer has
                 averaged = _averaged(value, ranks)
-                parameters[name] = averaged if name in SPREAD else same(averaged, ranks)
+                parameters[name] = averaged if name in SHARDED else replicated(averaged, ranks)
         if "bias" in parameters:  # the bias counts once in the sum
             parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
         part: Tensor = functional_call(self.part, parameters, (_averaged(x, ranks),))
@@ -94,11 +94,11 @@ class SpreadLinear(nn.Module):
                 f"to {self.features.stop} of the whole, got {got}; use x[..., layer.features]"
             )
         plain_arguments(where, [x])
-        given = {"x": x, **dict(self.part.named_parameters())}
+        arguments = {"x": x, **dict(self.part.named_parameters())}
         return {
             "the shape of `x` but for its last dimension": tuple(x.shape[:-1]),
             "the dtype of `x`": x.dtype,
-            "the choice of arguments that require gradients": trained(given),
+            "the set of arguments that require gradients": trained(arguments),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpreadLinear:
@@ -132,7 +132,7 @@ def _terms(where: str, layer: Any) -> dict[str, Any]:
         raise ValueError(f"{where}: `layer` must have its values, got a layer on the meta device; use to_empty first")
     return {
         "the shapes of `layer`": {name: tuple(value.shape) for name, value in state.items()},
-        "the values of `layer`, digested,": {name: digest(value) for name, value in state.items()},
+        "the values of `layer` (a digest)": {name: digest(value) for name, value in state.items()},
     }
 
 
@@ -140,7 +140,7 @@ def _cut(layer: LaplexLinear, features: slice) -> LaplexLinear:
     """A copy of the layer with some of its features. Gradient factors stay those of the whole layer."""
     part = copy.deepcopy(layer)
     part.in_features = features.stop - features.start
-    for name in SPREAD:
+    for name in SHARDED:
         uncut = getattr(layer, name)
         if uncut is not None:
             setattr(part, name, nn.Parameter(uncut.detach()[:, features].clone(), requires_grad=uncut.requires_grad))
