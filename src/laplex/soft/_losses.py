@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag, is_integer
+from laplex._eager import readable
 from laplex.soft._rank import average_ranks, rank
-from laplex.soft._rows import check_finite, readable, rows_along
+from laplex.soft._rows import check_finite, rows_along
 from laplex.soft._sort import argsort
 from laplex.soft._threshold import topk_mask
 

@@ -10,21 +10,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends
-from laplex._checks.counts import is_integer, is_number
+from laplex._checks.counts import is_integer
 from laplex._checks.messages import not_finite
-from laplex._checks.tau import SMALLEST_TAU, bad_tau, is_length
-from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._checks.tau import SMALLEST_TAU, row_lengths
+from laplex._eager import plain, plainly_eager, readable
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
-from laplex._shapes import flat_tau
 
 QUARTILES_APART = 1.349  # of the normal distribution, in units of its standard deviation
-
-
-def readable(x: Tensor) -> bool:
-    """Whether the values of a tensor can be read: not in a graph or under a transform, and not on a GPU."""
-    return plainly_eager() and plain(x) and x.device.type == "cpu"
 
 
 def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
@@ -67,36 +61,12 @@ def restored(result: Tensor, x: Tensor, dim: int) -> Tensor:
 
 def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     """Return tau as (*batch), in float64, for rows (*batch, n)."""
-    batch = rows.shape[:-1]
     if isinstance(tau, str):
         if tau != "auto":
             raise ValueError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {tau!r}')
         return automatic_softness(rows.detach())
-    if not (is_number(tau) or isinstance(tau, Tensor)):
-        raise TypeError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {type(tau).__name__}')
-    if not isinstance(tau, Tensor):
-        if not SMALLEST_TAU <= tau < float("inf"):
-            raise ValueError(bad_tau(where, float(tau)))
-        return number_per_row(float(tau), rows)
-    value = unshared(tau).to(dtype=torch.float64, device=rows.device)
-    try:
-        value = value.expand(batch)
-    except RuntimeError:
-        raise ValueError(
-            f"{where}: `tau` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
-            f"{tuple(value.shape)}"
-        ) from None
-    if readable(value) and not bool(is_length(value).all()):  # elsewhere the answer cannot be read
-        raise ValueError(bad_tau(where, value.detach()))
-    return value
-
-
-def number_per_row(number: float, rows: Tensor) -> Tensor:
-    """A number for each of the rows (*batch, n), in float64: (*batch)."""
-    batch = tuple(rows.shape[:-1])
-    with normal_mode():  # what is made of it may be used in another mode, and differentiated
-        numbers = flat_tau(number, batch, rows.device)
-    return numbers if len(batch) < 2 else numbers.view(batch)
+    tau = unshared(tau) if isinstance(tau, Tensor) else tau
+    return row_lengths(where, "tau", tau, rows.shape[:-1], rows, instead='"auto"')
 
 
 def automatic_softness(rows: Tensor) -> Tensor:

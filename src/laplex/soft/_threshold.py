@@ -23,14 +23,15 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag, is_number
+from laplex._checks.tau import expanded
+from laplex._eager import readable
 from laplex._scan.autograd import bars_through, scan
+from laplex._shapes import number_per_row
 from laplex.soft._rows import (
     check_finite,
     flat,
     fused,
-    number_per_row,
     pulled_in_one_piece,
-    readable,
     restored,
     rows_along,
     softness,
@@ -220,15 +221,9 @@ def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tenso
     if not isinstance(value, Tensor):
         if not 0 <= value <= most:
             raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {value:g}")
-        return number_per_row(float(value), rows)
+        return number_per_row(float(value), batch, rows.device)
     numbers = value.to(dtype=torch.float64, device=rows.device)
-    try:
-        numbers = numbers.expand(batch)
-    except RuntimeError:
-        raise ValueError(
-            f"{where}: `{name}` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
-            f"{tuple(numbers.shape)}"
-        ) from None
+    numbers = expanded(where, name, numbers, batch, "the shape of `x` without `dim`")
     _within(where, name, numbers, (numbers >= 0) & (numbers <= most), f"between 0 and {most}")
     return numbers
 

@@ -11,9 +11,10 @@ from torch.nn.functional import pad
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
+from laplex._checks.tau import row_lengths
 from laplex.stats._estimation import Find, estimation
 from laplex.stats._line import Line, cumulative, one_sided, read, take
-from laplex.stats._samples import batch_shape, length_scale, masses, numbers, rows
+from laplex.stats._samples import batch_shape, masses, numbers, rows
 
 
 def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -79,10 +80,10 @@ def kde_sample(
     where = "laplex.stats.kde_sample"
     x = numbers(where, "x", x)
     w = masses(where, "weights", weights, x)
-    tau = length_scale(where, tau, x)
     count = integer(where, "count", count, 0)
     generator = counts.generator(where, generator, x.device)
     batch = batch_shape(where, tau, x=x, weights=w)
+    length = row_lengths(where, "tau", tau, batch, x).reshape(-1, 1)
     n, h = x.shape[-1], math.prod(batch)
     uniform = torch.rand(2, h, count, generator=generator, device=x.device, dtype=torch.float64)
     place, level = uniform[0], uniform[1] - 0.5
@@ -92,7 +93,7 @@ def kde_sample(
         mass = rows(w.detach(), batch).cumsum(-1)
         index = torch.searchsorted(mass, place * mass[:, -1:], right=True).clamp(max=n - 1)
     noise = -level.sign() * torch.log1p(-2 * level.abs())
-    drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + tau.expand(batch).reshape(-1, 1) * noise
+    drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + length * noise
     return drawn.reshape(*batch, count).to(x.dtype)
 
 

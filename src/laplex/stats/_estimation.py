@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.tau import row_lengths
 from laplex.stats._line import Line, Places, places_left_out
 from laplex.stats._order import put_back, sort, sort_and_find
 from laplex.stats._samples import (
@@ -15,7 +16,6 @@ from laplex.stats._samples import (
     at_least_two,
     batch_shape,
     common_dtype,
-    length_scale,
     masses,
     numbers,
     rows,
@@ -43,13 +43,12 @@ def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any =
     x = numbers(where, "x", x)
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
-    tau = length_scale(where, tau, x)
     if points is None:
         at_least_two(where, x.shape[-1], w)
     else:
         points = numbers(where, "points", points, x)
     batch = batch_shape(where, tau, x=x, y=y, points=points, weights=w)
-    flat, length = rows(x, batch), tau.expand(batch).reshape(-1, 1)
+    flat, length = rows(x, batch), row_lengths(where, "tau", tau, batch, x).reshape(-1, 1)
     places_dtype = torch.promote_types(torch.float32, common_dtype(x, points))
     order: Tensor | None
     if points is None:
