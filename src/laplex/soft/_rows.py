@@ -47,7 +47,7 @@ def unshared(x: Tensor) -> Tensor:
 
 
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
-    """Raise if x is not finite. Functions in one piece check this themselves, and on a GPU give NaN."""
+    """Raise if x is not finite. Fused functions check this themselves, and on a GPU give NaN."""
     if readable(x) and not bool(x.isfinite().all()):
         raise ValueError(not_finite(where, name))
 
@@ -101,8 +101,8 @@ def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     return rows, tau
 
 
-def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
-    """The backend's functions in one piece (``laplex._sorted``) for rows x; None if it has none, or if something
+def fused_module(x: Tensor, *others: Tensor) -> ModuleType | None:
+    """The backend's module of fused functions (``laplex._sorted``) for rows x; None if it has none, or if something
     traces or transforms the call, or differentiates it in forward mode: scans support all of these."""
     if not plainly_eager() or forward_ad._current_level >= 0 or not all(map(plain, (x, *others))):
         return None
@@ -111,8 +111,8 @@ def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
     return _backends.load(_backends.planner(x.device), x.device.type).sorted
 
 
-def pulled_in_one_piece(g: Tensor) -> bool:
-    """Whether a backward for the cotangent g may run in one piece: nobody differentiates it, and g has memory, which
+def can_fuse_backward(g: Tensor) -> bool:
+    """Whether a backward for the cotangent g may be fused: nobody differentiates it, and g has memory, which
     batches of cotangents (``is_grads_batched``) do not have."""
     return plain(g) and not builds_graph()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex._checks.counts import flag, is_integer
 from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness, unshared
+from laplex.soft._rows import can_fuse_backward, check_finite, fused_module, restored, rows_along, softness, unshared
 
 
 class Sorted(NamedTuple):
@@ -80,7 +80,7 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
 
 def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
     hard = flag(where, "hard", hard)
-    module = fused(rows, tau)
+    module = fused_module(rows, tau)
     if module is None:
         check_finite(where, rows)
         order = rows.detach().argsort(-1)
@@ -102,7 +102,7 @@ def _mean(permutation: SoftPermutation) -> Tensor:
 
 
 class _FusedSort(torch.autograd.Function):
-    """Values with forward and backward in one piece each; backward of a backward, and tau's gradient, use products."""
+    """Values with a fused forward and a fused backward; backward of a backward, and tau's gradient, use products."""
 
     @staticmethod
     def forward(
@@ -122,7 +122,7 @@ class _FusedSort(torch.autograd.Function):
         if g is None:
             return (None,) * 6
         g = g.resolve_neg()
-        by_products = need_x and not pulled_in_one_piece(g), need_tau
+        by_products = need_x and not can_fuse_backward(g), need_tau
 
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
             return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending, rows=ctx.k))

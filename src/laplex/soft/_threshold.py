@@ -42,10 +42,10 @@ from laplex._eager import readable
 from laplex._scan.autograd import bars_through, scan
 from laplex._shapes import number_per_row
 from laplex.soft._rows import (
+    can_fuse_backward,
     check_finite,
     flat,
-    fused,
-    pulled_in_one_piece,
+    fused_module,
     restored,
     rows_along,
     softness,
@@ -82,7 +82,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
     hard = flag(where, "hard", hard)
-    module = fused(rows, tau, count)
+    module = fused_module(rows, tau, count)
     mask: Tensor
     if module is None:
         check_finite(where, rows)
@@ -110,7 +110,7 @@ def _hard_mask(rows: Tensor, count: Tensor) -> Tensor:
 
 
 class _FusedMask(torch.autograd.Function):
-    """The mask with forward and backward in one piece each; backward of a backward uses scans."""
+    """The mask with a fused forward and a fused backward; backward of a backward uses scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, count: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
@@ -124,7 +124,7 @@ class _FusedMask(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         rows, count, tau, threshold = ctx.saved_tensors
         g = g.resolve_neg()
-        if not pulled_in_one_piece(g):
+        if not can_fuse_backward(g):
             bars = bars_through(_mask, (rows, count, tau), g.double(), ctx.needs_input_grad[1:4])
             return None, *bars, None
         each = (part.contiguous() for part in (g, rows, count, tau))
