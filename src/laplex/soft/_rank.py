@@ -97,7 +97,8 @@ def _softsort_ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
     middle = (n + 1) / 2  # places around 0 lose fewer digits in sums
     places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype).expand(order.shape) - middle
     place = torch.zeros_like(x).scatter(-1, order, places)
-    sorted_ranks = SoftPermutation(x, order, tau).__matmul__(place)  # torch.compile does not trace the sign
+    permutation = SoftPermutation(x, order, tau)
+    sorted_ranks = permutation.__matmul__(place)  # torch.compile cannot trace this class's operator @
     ranks = torch.zeros_like(sorted_ranks).scatter(-1, order, sorted_ranks)
     return middle - ranks if descending else middle + ranks
 
