@@ -89,10 +89,22 @@ def test_softness_of_other_types(name, tau):
     assert numbers(CALLS[name](X, tau=tau)).equal(numbers(CALLS[name](X, tau=2.0)))
 
 
-@pytest.mark.parametrize("k", [0, 4, 1.5, True, None])
-def test_sizes_of_topk(k):
-    with pytest.raises(ValueError, match=rf"laplex\.soft\.topk: `k` must be an integer from 1 to 3, got {k!r}"):
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (0, ValueError, "`k` must be at least 1, got 0"),
+        (4, ValueError, "`k` must be at most 3, the size of `dim`, got 4"),
+        (1.5, TypeError, "`k` must be a whole number, got 1.5"),
+        (True, TypeError, "`k` must be a whole number, got True"),
+        (None, TypeError, "`k` must be a whole number, got None"),
+    ],
+)
+def test_sizes_of_topk(k, error, message):
+    with pytest.raises(error, match=re.escape(f"laplex.soft.topk: {message}")):
         soft.topk(X, k, tau=1.0)
+    if k is not None:
+        with pytest.raises(error, match=re.escape(f"laplex.soft.ndcg: {message}")):
+            soft.ndcg(X, X, tau=1.0, k=k)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends
-from laplex._checks.counts import is_integer
+from laplex._checks.counts import integer, is_integer
 from laplex._checks.messages import not_finite
 from laplex._checks.tau import SMALLEST_TAU, row_lengths
 from laplex._eager import plain, plainly_eager, readable
@@ -38,6 +38,14 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
     if moved.shape[-1] == 0:
         raise ValueError(f"{where}: `{name}` must have at least one number along `dim`, got shape {tuple(x.shape)}")
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
+
+
+def place_count(where: str, k: Any, n: int) -> int:
+    """k, a number of places among n."""
+    count = integer(where, "k", k)
+    if count > n:
+        raise ValueError(f"{where}: `k` must be at most {n}, the size of `dim`, got {k}; use a smaller one")
+    return count
 
 
 def unshared(x: Tensor) -> Tensor:

@@ -8,10 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._checks.counts import flag, is_integer
+from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import can_fuse_backward, check_finite, fused_module, restored, rows_along, softness, unshared
+from laplex.soft._rows import (
+    can_fuse_backward,
+    check_finite,
+    fused_module,
+    place_count,
+    restored,
+    rows_along,
+    softness,
+    unshared,
+)
 
 
 class Sorted(NamedTuple):
@@ -73,10 +82,9 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     """
     where = "laplex.soft.topk"
     rows = rows_along(where, x, dim)
-    if not is_integer(k) or not 0 < k <= rows.shape[-1]:
-        raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
+    k = place_count(where, k, rows.shape[-1])
     tau, largest, hard = softness(where, tau, rows), flag(where, "largest", largest), flag(where, "hard", hard)
-    values, permutation = _sorted_rows(where, rows, tau, int(k), descending=largest, hard=hard)
+    values, permutation = _sorted_rows(where, rows, tau, k, descending=largest, hard=hard)
     return Sorted(restored(values, x, dim), permutation)
 
 
