@@ -39,6 +39,7 @@ from torch import Tensor
 from laplex._checks.counts import flag, is_number
 from laplex._checks.tau import expanded
 from laplex._eager import readable
+from laplex._running import cumulative
 from laplex._scan.autograd import bars_through, scan
 from laplex._shapes import number_per_row
 from laplex.soft._rows import (
@@ -237,7 +238,7 @@ class _Sums(NamedTuple):
 def _sums_at_numbers(x: Tensor, mass: Tensor, tau: Tensor) -> _Sums:
     """The sums for x (h, n) in order, mass (h, n) and tau (h,)."""
     even, odd = (part[:, 0] for part in scan(mass[:, None], symmetric(x, tau), odd=True))
-    up_to = mass.cumsum(-1)
+    up_to = cumulative(mass[..., None])[..., 0]
     last = torch.searchsorted(x, x, right=True) - 1  # of the numbers that are equal
     first = torch.searchsorted(x, x)
     ties = up_to.gather(-1, last) - up_to.gather(-1, first) + mass.gather(-1, first)

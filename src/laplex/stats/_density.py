@@ -12,8 +12,9 @@ from torch.nn.functional import pad
 from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex._checks.tau import row_lengths
+from laplex._running import cumulative
 from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import Line, cumulative, one_sided, read, take
+from laplex.stats._line import Line, one_sided, read, take
 from laplex.stats._samples import batch_shape, masses, numbers, rows
 
 
@@ -90,7 +91,7 @@ def kde_sample(
     if w is None:
         index = (place * n).long().clamp(max=n - 1)
     else:
-        mass = rows(w.detach(), batch).cumsum(-1)
+        mass = cumulative(rows(w.detach(), batch)[..., None])[..., 0]
         index = torch.searchsorted(mass, place * mass[:, -1:], right=True).clamp(max=n - 1)
     noise = -level.sign() * torch.log1p(-2 * level.abs())
     drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + length * noise

@@ -36,8 +36,8 @@ from laplex import _backends
 from laplex._eager import forward_mode_again
 from laplex._plan import planned_matrix
 from laplex._prefixes import previous
+from laplex._running import cumulative, running
 from laplex._scan.autograd import scan
-from laplex.stats._line import cumulative, running
 from laplex.stats._order import sort
 from laplex.stats._samples import merged
 

@@ -33,8 +33,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex._prefixes import previous
+from laplex._running import running
 from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import Line, Places, Terms, one_sided, ratio, read, running
+from laplex.stats._line import Line, Places, Terms, one_sided, ratio, read
 from laplex.stats._samples import numbers
 
 SMALLEST = 1e-290  # of sums and of variances of z: smaller ones lose digits
