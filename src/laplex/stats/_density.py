@@ -13,7 +13,7 @@ from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex._checks.tau import row_lengths
 from laplex._running import cumulative
-from laplex.stats._estimation import Find, estimation
+from laplex.stats._estimation import PlacesOn, estimation
 from laplex.stats._line import Line, one_sided, read, take
 from laplex.stats._samples import batch_shape, masses, numbers, rows
 
@@ -43,13 +43,13 @@ def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | 
         >>> laplex.stats.kde(x, torch.tensor([1e6]), tau=1.0)  # log(e^3 + e + 1) - log(6) - 1e6
         tensor([-999998.6250])
     """
-    given = estimation("laplex.stats.kde", x, points, tau, weights)
-    return given.result(log_density(given.line, given.find, left_out=points is None))
+    problem = estimation("laplex.stats.kde", x, points, tau, weights)
+    return problem.result(log_density(problem.line, problem.places_on, left_out=points is None))
 
 
-def log_density(line: Line, find: Find, *, left_out: bool) -> Tensor:
+def log_density(line: Line, places_on: PlacesOn, *, left_out: bool) -> Tensor:
     """Log densities (h, q), in float64; with ``left_out`` each sample is missing from the one at its own place."""
-    terms = read(line, one_sided(line), find(line))
+    terms = read(line, one_sided(line), places_on(line))
     w = line.mass[..., 0]
     total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
     return terms.log_scale + terms.sums()[..., 0].log() - (2 * line.tau * total).log()

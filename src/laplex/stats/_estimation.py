@@ -21,14 +21,14 @@ from laplex.stats._samples import (
     rows,
 )
 
-Find = Callable[[Line], Places]
+PlacesOn = Callable[[Line], Places]
 
 
 class Estimation(NamedTuple):
     """Samples, and where estimates are wanted."""
 
     line: Line
-    find: Find
+    places_on: PlacesOn
     order: Tensor | None  # (h, q): of the places
     shape: Shape  # of the result
     dtype: torch.dtype  # of the result
@@ -53,12 +53,12 @@ def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any =
     order: Tensor | None
     if points is None:
         sorting = sort(flat.to(places_dtype))
-        find, order, size = places_left_out, sorting.order, x.shape[-1]
+        places_on, order, size = places_left_out, sorting.order, x.shape[-1]
     else:
         sorting, finding = sort_and_find(flat.to(places_dtype), rows(points, batch).to(places_dtype))
-        find, order, size = finding.places, finding.order, points.shape[-1]
+        places_on, order, size = finding.places, finding.order, points.shape[-1]
     line = line_of(sorting.s, _in_order(w, sorting.order, batch), length, _in_order(y, sorting.order, batch))
-    return Estimation(line, find, order, (*batch, size), common_dtype(x, y, points))
+    return Estimation(line, places_on, order, (*batch, size), common_dtype(x, y, points))
 
 
 def values(where: str, y: Any, x: Tensor) -> Tensor | None:
@@ -70,8 +70,8 @@ def values(where: str, y: Any, x: Tensor) -> Tensor | None:
         raise ValueError(
             f"{where}: `y` must have one value for each of the {x.shape[-1]} samples `x`, got shape {tuple(y.shape)}"
         )
-    given: Tensor = y
-    return given
+    checked: Tensor = y
+    return checked
 
 
 def line_of(s: Tensor, w: Tensor | None, tau: Tensor, y: Tensor | None = None) -> Line:

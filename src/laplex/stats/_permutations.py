@@ -20,7 +20,7 @@ from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex._running import cumulative
 from laplex.stats._energy import mass_beyond, mean_distances_in_order, squared_differences_in_order
-from laplex.stats._mmd import gaps, spreads_in_order, squared_norms_in_order
+from laplex.stats._mmd import gaps, shortfalls_in_order, squared_norms_in_order
 from laplex.stats._order import sort
 from laplex.stats._samples import Merged, merged
 
@@ -123,7 +123,7 @@ def _named_statistic(name: str, data: Merged, unbiased: bool) -> Callable[[Tenso
 
     def excess(masses: Tensor) -> Tensor:
         if name == "mmd":
-            return spreads_in_order(u, masses)
+            return shortfalls_in_order(u, masses)
         return mean_distances_in_order(gap, cumulative(masses), mass_beyond(masses))
 
     def values(permuted: Tensor) -> Tensor:
