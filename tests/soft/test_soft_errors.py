@@ -161,8 +161,13 @@ def test_products_and_entries():
     for product in (P.__matmul__, P.mT.__matmul__):
         with pytest.raises(TypeError, match=r"v needs a floating-point tensor, got torch.int64; use v.float\(\)"):
             product(torch.ones(2, 3, dtype=torch.int64))
-    for key in (0, (0, 1, 2), (0, slice(None)), (..., 0), (None, 0)):
-        with pytest.raises(TypeError, match=r"entries are P\[rows, cols\]"):
+    for key, got in (
+        (0, "int"),
+        ((0, 1, 2), "int, int, int"),
+        ((0, slice(None)), "int, slice"),
+        ((..., 0), "ellipsis, int"),
+    ):
+        with pytest.raises(TypeError, match=rf"entries are P\[rows, cols\], .* got P\[{got}\]; for whole rows use"):
             P[key]
 
 

@@ -49,8 +49,8 @@ def place_count(where: str, k: Any, n: int) -> int:
 
 
 def unshared(x: Tensor) -> Tensor:
-    """Return x, or a copy if it is a view without a graph: torch counts writes to a view together with those to all
-    that shares its memory, so that nobody could tell whether these numbers were written to."""
+    """Return x, or a copy if it is a view without a graph: a view shares its version counter with its base, so a write
+    elsewhere in the base would look like a write to these numbers."""
     return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
 
 

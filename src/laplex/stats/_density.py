@@ -48,7 +48,7 @@ def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | 
 
 
 def log_density(line: Line, places_on: PlacesOn, *, left_out: bool) -> Tensor:
-    """Log densities (h, q), in float64; with ``left_out`` each sample is missing from the one at its own place."""
+    """Log densities (h, q), in float64; with ``left_out`` each sample is left out of the density at its own place."""
     terms = read(line, one_sided(line), places_on(line))
     w = line.mass[..., 0]
     total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
