@@ -2,7 +2,7 @@
 //
 // The smoothed number above b, the sum over j of F((x_j - b) / tau), falls with b. At the i-th smallest number it is
 // S_i = n - i - 1/2 + (L_i - R_i) / 2, with i from 0 on. Between two neighbours it is a quadratic equation in
-// exp(-b / tau), which src/laplex/soft/_threshold.py solves alike, and explains.
+// exp(-b / tau); src/laplex/soft/_threshold.py solves the same equation and derives it.
 #include "sort_side.h"
 #include "sorted_sums.h"
 

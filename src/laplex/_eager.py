@@ -42,6 +42,11 @@ def plain(x: Tensor) -> bool:
     return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
 
 
+def readable(x: Tensor) -> bool:
+    """Whether the values of a tensor can be read without waiting: not in a graph or under a transform, nor on a GPU."""
+    return plainly_eager() and plain(x) and x.device.type == "cpu"
+
+
 def is_trained(x: Tensor) -> bool:
     """Whether x is a leaf that requires gradients, or a view of one: fused optimizers write to such a tensor without
     raising its version counter."""

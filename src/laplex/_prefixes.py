@@ -70,7 +70,7 @@ def following(states: Tensor) -> Tensor:
 
 
 def _first(count: int, maps: Tensor) -> Tensor:
-    """The first maps of (h, n, ...). Not by a slice, which is_grads_batched does not know where it is all."""
+    """The first maps of (h, n, ...). By narrow: under is_grads_batched a slice that covers everything fails."""
     return maps.narrow(1, 0, count)
 
 

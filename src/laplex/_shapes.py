@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._eager import plainly_eager
+from laplex._eager import normal_mode, plainly_eager
 
 
 class Folding(NamedTuple):
@@ -57,6 +57,13 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
         stream = torch._C._cuda_getCurrentRawStream(-1 if device.index is None else device.index)
         return _number_on(float(tau), shape, device, stream)
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
+
+
+def number_per_row(number: float, batch: tuple[int, ...], device: torch.device) -> Tensor:
+    """A number for each row of a batch, (*batch), in float64; on a GPU one tensor for all calls: never write to it."""
+    with normal_mode():  # what is made of it may be used in another mode, and differentiated
+        numbers = flat_tau(number, batch, device)
+    return numbers if len(batch) < 2 else numbers.view(batch)
 
 
 def spread_tau(tau: Tensor, dims: int) -> Tensor:

@@ -463,6 +463,7 @@ CALLS = {
     "batches": (lambda: attend(Q, K[:1].expand(3, 5, 1), V), ValueError, "leading dimensions must broadcast"),
     "text": (lambda: attend(Q, K, V, "1"), TypeError, "`scale` must be a positive number or a tensor, got str"),
     "scales": (lambda: attend(Q, K, V, torch.ones(3)), ValueError, r"`scale` must .* broadcast to \(2,\)"),
+    "a device": (lambda: attend(Q, K, V, torch.ones(2, device="meta")), ValueError, "`scale` must be on the device of"),
     "negative": (lambda: attend(Q, K, V, -1.0), ValueError, "`scale` must be positive and finite, got -1"),
     "mask of numbers": (
         lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 5)),

@@ -1,4 +1,4 @@
-"""Soft ranks, sorts and masks in one piece, of any backend, compared with the definitions in float64.
+"""Fused soft ranks, sorts and masks of any backend, compared with the definitions in float64.
 
 A module is that of a backend: ``laplex._sorted`` says what it has. Errors are judged on the scale of the terms that
 are added: where a gradient cancels, no digit of it is better than that.

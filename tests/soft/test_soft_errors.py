@@ -22,6 +22,12 @@ CALLS = {
 }
 
 
+def numbers(result):
+    if isinstance(result, torch.Tensor):
+        return result
+    return result.to_dense() if isinstance(result, soft.SoftPermutation) else result.values
+
+
 @pytest.fixture(params=CALLS)
 def name(request):
     return request.param
@@ -50,11 +56,23 @@ def test_numbers(name, x, dim, error, message):
         (None, TypeError, '`tau` must be a positive number, a tensor or "auto", got NoneType'),
         (True, TypeError, '`tau` must be a positive number, a tensor or "auto", got bool'),
         (0.0, ValueError, "`tau` must be positive and finite, got 0"),
-        (1e-310, ValueError, "`tau` must be positive and finite, got 1e-310; it is the length scale in exp(-|a - b| /"),
+        (1e-310, ValueError, "`tau` must be positive and finite, got 1e-310; if it is learned, learn its logarithm"),
+        (10**400, ValueError, "`tau` must be positive and finite, got inf"),
         (math.inf, ValueError, "`tau` must be positive and finite, got inf"),
         (torch.tensor([1.0, -2.0]), ValueError, "`tau` must be positive and finite, got -2"),
         (math.nan, ValueError, "`tau` must be positive and finite, got nan"),
-        (torch.ones(3), ValueError, "`tau` must be a number, or broadcast to (2,), the shape of `x` without `dim`"),
+        (
+            torch.ones(3),
+            ValueError,
+            "`tau` must be a number, or broadcast to (2,), the shape of `x` without `dim`, got",
+        ),
+        (
+            torch.ones(2, dtype=torch.bool),
+            TypeError,
+            "`tau` must be a number or a tensor of real numbers, got torch.bool",
+        ),
+        (torch.ones(2) * 1j, TypeError, "`tau` must be a number or a tensor of real numbers, got torch.complex64; use"),
+        (torch.ones(2, device="meta"), ValueError, "`tau` must be on the device of `x` (cpu), got meta; move it with"),
     ],
 )
 def test_softness(name, tau, error, message):
@@ -62,10 +80,31 @@ def test_softness(name, tau, error, message):
         CALLS[name](X, tau=tau)
 
 
-@pytest.mark.parametrize("k", [0, 4, 1.5, True, None])
-def test_sizes_of_topk(k):
-    with pytest.raises(ValueError, match=rf"laplex\.soft\.topk: `k` must be an integer from 1 to 3, got {k!r}"):
+@pytest.mark.parametrize(
+    "tau", [2, numpy.int8(2), numpy.float16(2), torch.tensor(2), torch.tensor([2, 2]).to(torch.uint8)]
+)
+def test_softness_of_other_types(name, tau):
+    """Numbers of any real type, as for all length scales of rows."""
+
+    assert numbers(CALLS[name](X, tau=tau)).equal(numbers(CALLS[name](X, tau=2.0)))
+
+
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (0, ValueError, "`k` must be at least 1, got 0"),
+        (4, ValueError, "`k` must be at most 3, the size of `dim`, got 4"),
+        (1.5, TypeError, "`k` must be a whole number, got 1.5"),
+        (True, TypeError, "`k` must be a whole number, got True"),
+        (None, TypeError, "`k` must be a whole number, got None"),
+    ],
+)
+def test_sizes_of_topk(k, error, message):
+    with pytest.raises(error, match=re.escape(f"laplex.soft.topk: {message}")):
         soft.topk(X, k, tau=1.0)
+    if k is not None:
+        with pytest.raises(error, match=re.escape(f"laplex.soft.ndcg: {message}")):
+            soft.ndcg(X, X, tau=1.0, k=k)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +161,13 @@ def test_products_and_entries():
     for product in (P.__matmul__, P.mT.__matmul__):
         with pytest.raises(TypeError, match=r"v needs a floating-point tensor, got torch.int64; use v.float\(\)"):
             product(torch.ones(2, 3, dtype=torch.int64))
-    for key in (0, (0, 1, 2), (0, slice(None)), (..., 0), (None, 0)):
-        with pytest.raises(TypeError, match=r"entries are P\[rows, cols\]"):
+    for key, got in (
+        (0, "int"),
+        ((0, 1, 2), "int, int, int"),
+        ((0, slice(None)), "int, slice"),
+        ((..., 0), "ellipsis, int"),
+    ):
+        with pytest.raises(TypeError, match=rf"entries are P\[rows, cols\], .* got P\[{got}\]; for whole rows use"):
             P[key]
 
 
@@ -161,11 +205,6 @@ def test_flags(name, flag):
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags_of_numpy(name):
     """Such as a comparison has."""
-
-    def numbers(result):
-        if isinstance(result, torch.Tensor):
-            return result
-        return result.to_dense() if isinstance(result, soft.SoftPermutation) else result.values
 
     for flag in (True, False):
         assert numbers(FLAGS[name](numpy.bool_(flag))).equal(numbers(FLAGS[name](flag)))

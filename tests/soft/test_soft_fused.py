@@ -1,4 +1,4 @@
-"""The compiled core's ranks, sorts and masks, in one piece, against the definitions; and how they are reached."""
+"""The compiled core's fused ranks, sorts and masks against the definitions; and how they are reached."""
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_public_functions_take_this_way(name, monkeypatch):
 def test_nothing_larger_than_a_few_rows(name, monkeypatch):
     n = 20_000
     x = torch.randn(n, requires_grad=True)
-    monkeypatch.setattr(watching, "modes", 1)  # the mode watches what runs in one piece, too
+    monkeypatch.setattr(watching, "modes", 1)  # the mode watches what is fused, too
     with NothingAsLargeAs(4 * n):
         (bar,) = torch.autograd.grad(CALLS[name](x).sum(), x)
     assert bar.isfinite().all()

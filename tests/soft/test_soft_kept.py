@@ -39,9 +39,9 @@ FIRST = {
 
 @pytest.fixture(params=["core", "composed", "torch"])
 def backend(request, monkeypatch):
-    """Sorts in one piece, by products, and without the compiled core at all."""
+    """Fused sorts, sorts by products, and without the compiled core at all."""
     if request.param != "core":
-        monkeypatch.setattr(_sort, "fused", lambda *_: None)
+        monkeypatch.setattr(_sort, "fused_module", lambda *_: None)
     if request.param == "torch":
         monkeypatch.setattr(_compiled, "MISSING", "it was not built")
         assert _backends.planner(torch.device("cpu")) == "torch"

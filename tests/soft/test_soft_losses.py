@@ -202,7 +202,7 @@ def test_messages():
         soft.spearman(x, y[0], tau=TAU)
     with pytest.raises(ValueError, match=r"ndcg: `relevance` must be a tensor with the shape \(3, 9\).*got list"):
         soft.ndcg(x, [1.0], tau=TAU)
-    with pytest.raises(ValueError, match=r"ndcg: `k` must be None or an integer from 1 to 9, got 10"):
+    with pytest.raises(ValueError, match=r"ndcg: `k` must be at most 9, the size of `dim`, got 10; use a sm"):
         soft.ndcg(x, y.abs(), tau=TAU, k=10)
     with pytest.raises(ValueError, match=r"cross_entropy: `order` must be a tensor with the shape"):
         soft.cross_entropy(x, y[0].argsort(), tau=TAU)

@@ -3,6 +3,7 @@
 import math
 import re
 
+import numpy
 import pytest
 import torch
 
@@ -53,7 +54,13 @@ def test_samples(name, x, error, message):
         (math.inf, ValueError, "`tau` must be positive and finite, got inf"),
         ("auto", TypeError, "`tau` must be a positive number or a tensor, got str"),
         (True, TypeError, "`tau` must be a positive number or a tensor, got bool"),
-        (torch.tensor(1), TypeError, "`tau` must be a positive number or a floating-point tensor, got torch.int64"),
+        (
+            torch.tensor(1j),
+            TypeError,
+            "`tau` must be a number or a tensor of real numbers, got torch.complex64; use tau.re",
+        ),
+        (torch.tensor(True), TypeError, "`tau` must be a number or a tensor of real numbers, got torch.bool; use"),
+        (torch.ones(2, device="meta"), ValueError, "`tau` must be on the device of `x` (cpu), got meta; move it with"),
         (torch.ones(3), ValueError, "leading dimensions must broadcast, got `x` (2,)"),
     ],
 )
@@ -61,6 +68,12 @@ def test_samples(name, x, error, message):
 def test_length_scale(name, tau, error, message):
     with raises(error, name, message):
         EVERY[name](tau=tau)
+
+
+def test_length_scales_of_other_types():
+    want = stats.kde(X, X, tau=2.0)
+    for tau in (2, numpy.float32(2), torch.tensor(2), torch.tensor([2, 2]), torch.tensor([2.0, 2.0], dtype=torch.half)):
+        assert stats.kde(X, X, tau=tau).equal(want)
 
 
 @pytest.mark.parametrize(

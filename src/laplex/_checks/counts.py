@@ -35,7 +35,7 @@ def integer(where: str, name: str, value: object, least: int = 1) -> int:
 
 def flag(where: str, name: str, value: object) -> bool:
     """True or False, NumPy's included. Any other number was most likely meant for another argument."""
-    if not isinstance(value, (bool, numpy.bool_)):  # not a union, which torch.compile of torch 2.8 cannot read
+    if not isinstance(value, bool | numpy.bool_):
         raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}")
     return bool(value)
 

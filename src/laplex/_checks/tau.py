@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from laplex._checks.arguments import as_float, check_tensor, real_instead, same_device
+from laplex._checks.counts import is_number
 from laplex._checks.messages import not_finite
-from laplex._eager import plain, plainly_eager, watching
+from laplex._eager import plain, plainly_eager, readable, watching
 from laplex._errors import PrecisionWarning, warn
-from laplex._shapes import flat_tau
+from laplex._shapes import flat_tau, number_per_row
 
 SMALLEST_TAU = torch.finfo(torch.float64).tiny  # 1 / tau overflows a little below it; csrc/common.h has the same limit
 VISIBLE = 0.01  # of tau: an anchor that is off by this much changes entries by a percent
@@ -42,6 +43,59 @@ def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_
         raise ValueError(bad_tau(where, as_float(tau)))
     if a.device.type == "cpu":
         resolution(where, tau if isinstance(tau, Tensor) else as_float(tau), a, shifted=True)
+
+
+def row_lengths(
+    where: str,
+    name: str,
+    value: object,
+    batch: tuple[int, ...],
+    like: Tensor,
+    *,
+    like_name: str = "x",
+    batch_is: str = "the shape of `x` without `dim`",
+    instead: str | None = None,
+) -> Tensor:
+    """The length scale of every row, (*batch) in float64, for functions of rows. Values are checked here, on the CPU.
+
+    It may be a number or, on the device of ``like``, a real tensor of any dtype that broadcasts to the batch. Messages
+    say what the batch is, and what else the function takes ``instead``.
+    """
+    if is_number(value):
+        number = as_float(value)
+        if not SMALLEST_TAU <= number < math.inf:
+            raise ValueError(_not_positive(where, name, number))
+        return number_per_row(number, batch, like.device)
+    if not isinstance(value, Tensor):
+        allowed = f"number, a tensor or {instead}" if instead else "number or a tensor"
+        raise TypeError(f"{where}: `{name}` must be a positive {allowed}, got {type(value).__name__}")
+    if value.is_complex() or value.dtype == torch.bool:
+        to_do = real_instead(name, value) if value.is_complex() else "use the lengths themselves"
+        raise TypeError(f"{where}: `{name}` must be a number or a tensor of real numbers, got {value.dtype}; {to_do}")
+    same_device(where, name, value, like_name, like)
+    lengths = expanded(where, name, value.double(), batch, batch_is)
+    if readable(lengths) and not bool(is_length(lengths).all()):  # elsewhere nobody would read the answer
+        wrong = lengths.detach()
+        raise ValueError(_not_positive(where, name, float(wrong[~is_length(wrong)][0])))
+    return lengths
+
+
+def expanded(where: str, name: str, value: Tensor, batch: tuple[int, ...], batch_is: str) -> Tensor:
+    """One value for each row, (*batch)."""
+    try:
+        return value.expand(batch)
+    except RuntimeError:
+        raise ValueError(
+            f"{where}: `{name}` must be a number, or broadcast to {tuple(batch)}, {batch_is}, got shape "
+            f"{tuple(value.shape)}"
+        ) from None
+
+
+def _not_positive(where: str, name: str, got: float) -> str:
+    return (
+        f"{where}: `{name}` must be positive and finite, got {got:g}; if it is learned, learn its logarithm (the "
+        f"smallest is {SMALLEST_TAU:.1e})"
+    )
 
 
 def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = False) -> None:

@@ -1,4 +1,6 @@
-r"""Sums of the kernel of sorted numbers with themselves: soft ranks, sorts, masks and their gradients, in one piece.
+r"""Sums of the kernel of sorted numbers with themselves: soft ranks, sorts, masks and their gradients, fused.
+
+One call does all of forward, another one all of the first backward.
 
 Let s_0 <= ... <= s_{n-1} be a row of numbers in order, u_ij = |s_i - s_j| / tau and K = exp(-u). Rows and columns of K
 are the same numbers, sorted once, so nothing is merged, and place i reads the states of its own place:

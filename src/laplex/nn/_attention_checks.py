@@ -10,9 +10,8 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._checks.arguments import same_device
-from laplex._checks.counts import is_number
-from laplex._checks.tau import is_length
-from laplex._eager import plain, plainly_eager
+from laplex._checks.tau import row_lengths
+from laplex._eager import readable
 
 
 def operands(where: str, q: Any, k: Any, v: Any) -> None:
@@ -62,27 +61,8 @@ def batch_shape(where: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 
 
 def length(where: str, scale: Any, batch: tuple[int, ...], q: Tensor) -> Tensor:
-    """The length scale as a tensor in float64 that broadcasts to B."""
-    if not (is_number(scale) or isinstance(scale, Tensor)):
-        raise TypeError(f"{where}: `scale` must be a positive number or a tensor, got {type(scale).__name__}")
-    if isinstance(scale, Tensor):
-        same_device(where, "scale", scale, "q", q)
-        tau = scale.double()
-    else:
-        tau = torch.full((), float(scale), dtype=torch.float64, device=q.device)
-    if tau.dim() > len(batch) or any(
-        size not in (1, full) for size, full in zip(reversed(tau.shape), reversed(batch), strict=False)
-    ):
-        raise ValueError(
-            f"{where}: `scale` must be a number, or broadcast to {batch}, the leading shape of q, k and v, got shape "
-            f"{tuple(tau.shape)}"
-        )
-    if _readable(tau) and not bool(is_length(tau).all()):
-        wrong = float(tau.detach()[~is_length(tau)].flatten()[0])
-        raise ValueError(
-            f"{where}: `scale` must be positive and finite, got {wrong:g}; if it is learned, learn its logarithm"
-        )
-    return tau
+    """The length scale, (*B), in float64."""
+    return row_lengths(where, "scale", scale, batch, q, like_name="q", batch_is="the leading shape of `q`, `k` and `v`")
 
 
 def padding(where: str, mask: Any, shape: tuple[int, ...]) -> Tensor | None:
@@ -146,10 +126,5 @@ def some_keys(where: str, name: str, key: Tensor) -> None:
 def finite(where: str, sides: Mapping[str, Tensor]) -> None:
     """Check that numbers are finite. On a GPU, where reading them would wait, results become NaN instead."""
     for name, side in sides.items():
-        if _readable(side) and not bool(side.isfinite().all()):
+        if readable(side) and not bool(side.isfinite().all()):
             raise ValueError(_checks.not_finite(where, name))
-
-
-def _readable(x: Tensor) -> bool:
-    """Whether values can be read without waiting: not in a graph or under a transform, and not on a GPU."""
-    return plainly_eager() and plain(x) and x.device.type == "cpu"

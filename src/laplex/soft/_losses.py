@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._checks.counts import flag, is_integer
+from laplex._checks.counts import flag
+from laplex._eager import readable
 from laplex.soft._rank import average_ranks, rank
-from laplex.soft._rows import check_finite, readable, rows_along
+from laplex.soft._rows import check_finite, place_count, rows_along
 from laplex.soft._sort import argsort
 from laplex.soft._threshold import topk_mask
 
@@ -81,8 +82,7 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
     check_finite(where, relevance, "relevance")
     if readable(relevance) and bool((relevance < 0).any()):
         raise ValueError(f"{where}: `relevance` must not be negative, got {float(relevance.min()):g}")
-    if k is not None and not (is_integer(k) and 0 < k <= n):
-        raise ValueError(f"{where}: `k` must be None or an integer from 1 to {n}, got {k!r}")
+    k = None if k is None else place_count(where, k, n)
     ranks = rank(rows, tau=tau, descending=True)
     grades = relevance.movedim(dim, -1).to(ranks)
     most = grades.detach().amax(-1, keepdim=True)  # all gains are divided by 2^most, so that none overflows

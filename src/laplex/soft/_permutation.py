@@ -27,11 +27,6 @@ from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
 from laplex._scan.order import layout_of_sides
 
-NOT_INDICES = (
-    "laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each; for whole rows use "
-    "P.mT @ v with v = 1 there and 0 elsewhere, or P[rows[:, None], torch.arange(n)]"
-)
-
 
 class SoftPermutation:
     """P (*batch, m, n): row i says which of n numbers are at place i, as weights that add up to 1.
@@ -81,8 +76,8 @@ class SoftPermutation:
 
     @property
     def targets(self) -> Tensor:
-        """The sorted scores, (*batch, m). Like everything with a gradient they are computed anew, so that every product
-        has a graph of its own, which the backward of another does not free."""
+        """The sorted scores, (*batch, m). Not cached: each use gets its own graph, so that one backward does not free
+        the graph of another."""
         self._check_unwritten()
         return self.scores.gather(-1, self.order)
 
@@ -124,9 +119,9 @@ class SoftPermutation:
     def __getitem__(self, key: tuple[Any, Any]) -> Tensor:
         """Single entries: P[rows, cols], with indices that broadcast against each other."""
         if not isinstance(key, tuple) or len(key) != 2:
-            raise TypeError(NOT_INDICES)
+            raise TypeError(_not_indices(key))
         if not all(isinstance(part, int | list | Tensor | numpy.ndarray | numpy.generic) for part in key):
-            raise TypeError(NOT_INDICES)
+            raise TypeError(_not_indices(key))
         rows, cols = (torch.as_tensor(part, device=self.scores.device) for part in key)
         rows, cols = torch.broadcast_tensors(rows, cols)
         return torch.exp(self._logarithms(rows, cols))
@@ -291,6 +286,14 @@ class TransposedPermutation:
 
     def __repr__(self) -> str:
         return f"TransposedPermutation({_described(self.shape, self.mT.scores)})"
+
+
+def _not_indices(key: Any) -> str:
+    got = ", ".join(type(part).__name__ for part in (key if isinstance(key, tuple) else (key,)))
+    return (
+        f"laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each, got P[{got}]; for "
+        "whole rows use P.mT @ v with v = 1 there and 0 elsewhere, or P[rows[:, None], torch.arange(n)]"
+    )
 
 
 def _described(shape: torch.Size, scores: Tensor) -> str:

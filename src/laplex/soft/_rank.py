@@ -24,7 +24,16 @@ from laplex._checks.counts import flag
 from laplex._eager import forward_mode_again
 from laplex._scan.autograd import scan
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, pulled_in_one_piece, restored, rows_along, softness, symmetric
+from laplex.soft._rows import (
+    can_fuse_backward,
+    check_finite,
+    flat,
+    fused_module,
+    restored,
+    rows_along,
+    softness,
+    symmetric,
+)
 
 METHODS = "cdf", "softsort"
 FLOAT16_ENDS = 65504
@@ -63,7 +72,7 @@ def rank(
             "along `dim`; use x.float()"
         )
     tau = softness(where, tau, rows)
-    module = fused(rows, tau) if method == "cdf" else None
+    module = fused_module(rows, tau) if method == "cdf" else None
     if module is not None:
         ranks: Tensor = _FusedRanks.apply(where, rows, tau, descending, module)
     else:
@@ -88,7 +97,8 @@ def _softsort_ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
     middle = (n + 1) / 2  # places around 0 lose fewer digits in sums
     places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype).expand(order.shape) - middle
     place = torch.zeros_like(x).scatter(-1, order, places)
-    sorted_ranks = SoftPermutation(x, order, tau).__matmul__(place)  # torch.compile does not trace the sign
+    permutation = SoftPermutation(x, order, tau)
+    sorted_ranks = permutation.__matmul__(place)  # torch.compile cannot trace this class's operator @
     ranks = torch.zeros_like(sorted_ranks).scatter(-1, order, sorted_ranks)
     return middle - ranks if descending else middle + ranks
 
@@ -100,7 +110,7 @@ def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
 
 
 class _FusedRanks(torch.autograd.Function):
-    """Ranks with forward and backward in one piece each; backward of a backward, and tau's gradient, use scans."""
+    """Ranks with a fused forward and a fused backward; backward of a backward, and tau's gradient, use scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> Tensor:
@@ -116,7 +126,7 @@ class _FusedRanks(torch.autograd.Function):
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         x_bar = tau_bar = None
         g = g.resolve_neg()
-        if need_x and pulled_in_one_piece(g):
+        if need_x and can_fuse_backward(g):
             (x_bar,) = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
         elif need_x:
             x_bar = _signed(_differences(flat(g.double(), tau)[0], *flat(rows, tau)), ctx.descending)

@@ -10,21 +10,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends
-from laplex._checks.counts import is_integer, is_number
+from laplex._checks.counts import integer, is_integer
 from laplex._checks.messages import not_finite
-from laplex._checks.tau import SMALLEST_TAU, bad_tau, is_length
-from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._checks.tau import SMALLEST_TAU, row_lengths
+from laplex._eager import plain, plainly_eager, readable
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
-from laplex._shapes import flat_tau
 
 QUARTILES_APART = 1.349  # of the normal distribution, in units of its standard deviation
-
-
-def readable(x: Tensor) -> bool:
-    """Whether the values of a tensor can be read: not in a graph or under a transform, and not on a GPU."""
-    return plainly_eager() and plain(x) and x.device.type == "cpu"
 
 
 def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
@@ -46,14 +40,22 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
 
 
+def place_count(where: str, k: Any, n: int) -> int:
+    """k, a number of places among n."""
+    count = integer(where, "k", k)
+    if count > n:
+        raise ValueError(f"{where}: `k` must be at most {n}, the size of `dim`, got {k}; use a smaller one")
+    return count
+
+
 def unshared(x: Tensor) -> Tensor:
-    """Return x, or a copy if it is a view without a graph: torch counts writes to a view together with those to all
-    that shares its memory, so that nobody could tell whether these numbers were written to."""
+    """Return x, or a copy if it is a view without a graph: a view shares its version counter with its base, so a write
+    elsewhere in the base would look like a write to these numbers."""
     return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
 
 
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
-    """Raise if x is not finite. Functions in one piece check this themselves, and on a GPU give NaN."""
+    """Raise if x is not finite. Fused functions check this themselves, and on a GPU give NaN."""
     if readable(x) and not bool(x.isfinite().all()):
         raise ValueError(not_finite(where, name))
 
@@ -67,36 +69,12 @@ def restored(result: Tensor, x: Tensor, dim: int) -> Tensor:
 
 def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     """Return tau as (*batch), in float64, for rows (*batch, n)."""
-    batch = rows.shape[:-1]
     if isinstance(tau, str):
         if tau != "auto":
             raise ValueError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {tau!r}')
         return automatic_softness(rows.detach())
-    if not (is_number(tau) or isinstance(tau, Tensor)):
-        raise TypeError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {type(tau).__name__}')
-    if not isinstance(tau, Tensor):
-        if not SMALLEST_TAU <= tau < float("inf"):
-            raise ValueError(bad_tau(where, float(tau)))
-        return number_per_row(float(tau), rows)
-    value = unshared(tau).to(dtype=torch.float64, device=rows.device)
-    try:
-        value = value.expand(batch)
-    except RuntimeError:
-        raise ValueError(
-            f"{where}: `tau` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
-            f"{tuple(value.shape)}"
-        ) from None
-    if readable(value) and not bool(is_length(value).all()):  # elsewhere the answer cannot be read
-        raise ValueError(bad_tau(where, value.detach()))
-    return value
-
-
-def number_per_row(number: float, rows: Tensor) -> Tensor:
-    """A number for each of the rows (*batch, n), in float64: (*batch)."""
-    batch = tuple(rows.shape[:-1])
-    with normal_mode():  # what is made of it may be used in another mode, and differentiated
-        numbers = flat_tau(number, batch, rows.device)
-    return numbers if len(batch) < 2 else numbers.view(batch)
+    tau = unshared(tau) if isinstance(tau, Tensor) else tau
+    return row_lengths(where, "tau", tau, rows.shape[:-1], rows, instead='"auto"')
 
 
 def automatic_softness(rows: Tensor) -> Tensor:
@@ -131,8 +109,8 @@ def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     return rows, tau
 
 
-def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
-    """The backend's functions in one piece (``laplex._sorted``) for rows x; None if it has none, or if something
+def fused_module(x: Tensor, *others: Tensor) -> ModuleType | None:
+    """The backend's module of fused functions (``laplex._sorted``) for rows x; None if it has none, or if something
     traces or transforms the call, or differentiates it in forward mode: scans support all of these."""
     if not plainly_eager() or forward_ad._current_level >= 0 or not all(map(plain, (x, *others))):
         return None
@@ -141,8 +119,8 @@ def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
     return _backends.load(_backends.planner(x.device), x.device.type).sorted
 
 
-def pulled_in_one_piece(g: Tensor) -> bool:
-    """Whether a backward for the cotangent g may run in one piece: nobody differentiates it, and g has memory, which
+def can_fuse_backward(g: Tensor) -> bool:
+    """Whether a backward for the cotangent g may be fused: nobody differentiates it, and g has memory, which
     batches of cotangents (``is_grads_batched``) do not have."""
     return plain(g) and not builds_graph()
 

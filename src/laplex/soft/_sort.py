@@ -8,10 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._checks.counts import flag, is_integer
+from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness, unshared
+from laplex.soft._rows import (
+    can_fuse_backward,
+    check_finite,
+    fused_module,
+    place_count,
+    restored,
+    rows_along,
+    softness,
+    unshared,
+)
 
 
 class Sorted(NamedTuple):
@@ -43,8 +52,9 @@ def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: 
     """
     where = "laplex.soft.sort"
     rows = rows_along(where, x, dim)
-    descending = flag(where, "descending", descending)
-    return _sorted(where, x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
+    tau, descending, hard = softness(where, tau, rows), flag(where, "descending", descending), flag(where, "hard", hard)
+    values, permutation = _sorted_rows(where, rows, tau, rows.shape[-1], descending=descending, hard=hard)
+    return Sorted(restored(values, x, dim), permutation)
 
 
 def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> SoftPermutation:
@@ -72,15 +82,15 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     """
     where = "laplex.soft.topk"
     rows = rows_along(where, x, dim)
-    if not is_integer(k) or not 0 < k <= rows.shape[-1]:
-        raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
-    largest = flag(where, "largest", largest)
-    return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, int(k), hard)
+    k = place_count(where, k, rows.shape[-1])
+    tau, largest, hard = softness(where, tau, rows), flag(where, "largest", largest), flag(where, "hard", hard)
+    values, permutation = _sorted_rows(where, rows, tau, k, descending=largest, hard=hard)
+    return Sorted(restored(values, x, dim), permutation)
 
 
-def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
-    hard = flag(where, "hard", hard)
-    module = fused(rows, tau)
+def _sorted_rows(where: str, rows: Tensor, tau: Tensor, k: int, *, descending: bool, hard: bool) -> Sorted:
+    """The first k places of rows (*batch, n), for tau (*batch); ``where`` is for messages about numbers."""
+    module = fused_module(rows, tau)
     if module is None:
         check_finite(where, rows)
         order = rows.detach().argsort(-1)
@@ -91,18 +101,18 @@ def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descendi
         permutation = SoftPermutation(unshared(rows), order, tau, descending=descending, rows=k, factors=factors)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
-    return Sorted(restored(values, x, dim), permutation)
+    return Sorted(values, permutation)
 
 
 def _mean(permutation: SoftPermutation) -> Tensor:
     """Return P x, by products that have all derivatives."""
     rows = permutation.scores
     center = rows.detach().mean(-1, keepdim=True)  # numbers around 0 lose fewer digits in sums
-    return center + permutation.__matmul__(rows - center)  # torch.compile does not trace the sign
+    return center + permutation.__matmul__(rows - center)  # torch.compile cannot trace this class's operator @
 
 
 class _FusedSort(torch.autograd.Function):
-    """Values with forward and backward in one piece each; backward of a backward, and tau's gradient, use products."""
+    """Values with a fused forward and a fused backward; backward of a backward, and tau's gradient, use products."""
 
     @staticmethod
     def forward(
@@ -122,7 +132,7 @@ class _FusedSort(torch.autograd.Function):
         if g is None:
             return (None,) * 6
         g = g.resolve_neg()
-        by_products = need_x and not pulled_in_one_piece(g), need_tau
+        by_products = need_x and not can_fuse_backward(g), need_tau
 
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
             return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending, rows=ctx.k))

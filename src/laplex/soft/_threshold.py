@@ -1,13 +1,27 @@
 r"""The threshold above which a smoothed count of numbers has a given value: masks of the largest, and quantiles.
 
-With F(u) = e^u / 2 for u < 0 and 1 - e^-u / 2 for u >= 0, the threshold b with sum over j of w_j F((x_j - b) / tau) = k
-is found in closed form. Between two neighbours x_m and x_{m+1} the sum is, with W the weight above b, A the sum over
-j > m of w_j e^-((x_j - x_{m+1}) / tau), and B likewise that over j <= m,
+F is the Laplace distribution function: F(u) = e^u / 2 for u < 0, else 1 - e^-u / 2. The threshold is the b with
 
-    W - A q / (2 w) + B w / 2 = k,        w = e^-((b - x_m) / tau),   q = e^-((x_{m+1} - x_m) / tau)
+    S(b) = sum over j of w_j F((x_j - b) / tau) = k
 
-a quadratic equation for w, solved in logarithms, and measured from x_m or from x_{m+1}, whichever b follows: so nothing
-underflows for a tiny tau, and b - x_j keeps its digits however large x is. No exponent is positive.
+S falls with b. Let x_m be the last number, in ascending order, at which it is at least k, so that b is between x_m and
+x_{m+1}. There, with the sums
+
+    W    the weight above b, that of x_j with j > m
+    A    sum over j > m of w_j e^-((x_j - x_{m+1}) / tau)
+    B    sum over j <= m of w_j e^-((x_m - x_j) / tau)
+
+the equation is
+
+    W - A q / (2 v) + B v / 2 = k,        v = e^-((b - x_m) / tau),   q = e^-((x_{m+1} - x_m) / tau)
+
+and with c = k - W and root = sqrt(c^2 + A B q) its positive solution is
+
+    v = (c + root) / B   for c >= 0,        v = A q / (root - c)   for c < 0
+
+in which nothing cancels. It is computed in logarithms, and b is measured from x_m in the first case and from x_{m+1} in
+the second: so nothing underflows for a tiny tau, and b - x_j keeps its digits however large x is. No exponent is
+positive. Below all numbers S is W - A e^-((x_1 - b) / tau) / 2, above all of them B e^-((b - x_n) / tau) / 2.
 
     L. Struski, M. Bednarczyk, I. Podolak, J. Tabor, LapSum: one method to differentiate them all, ICML (2025),
         arXiv:2503.06242: ranks, top-k and sorting by such sums and their inverse.
@@ -17,31 +31,40 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag, is_number
+from laplex._checks.tau import expanded
+from laplex._eager import readable
+from laplex._running import cumulative
 from laplex._scan.autograd import bars_through, scan
+from laplex._shapes import number_per_row
 from laplex.soft._rows import (
+    can_fuse_backward,
     check_finite,
     flat,
-    fused,
-    number_per_row,
-    pulled_in_one_piece,
-    readable,
+    fused_module,
     restored,
     rows_along,
     softness,
     symmetric,
 )
 
+# Of 2 tau, by which Newton's method may move b: the closed form is nearer than that. Where S is so flat that rounding
+# errors of k ask for more, b stays where it is.
+LONGEST_STEP = 0.05
+LARGEST_EXPONENT = 700.0  # e^710 overflows
+
 
 def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False) -> Tensor:
     """A soft mask of the k largest numbers: between 0 and 1, with the shape of x, and its sum is k.
 
         p_i = F((x_i - b) / tau),    with the b for which the sum is k
+
+    F is the Laplace distribution function: e^u / 2 for u < 0, else 1 - e^-u / 2.
 
     Args:
         x: numbers, of any shape.
@@ -60,7 +83,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
     hard = flag(where, "hard", hard)
-    module = fused(rows, tau, count)
+    module = fused_module(rows, tau, count)
     mask: Tensor
     if module is None:
         check_finite(where, rows)
@@ -88,7 +111,7 @@ def _hard_mask(rows: Tensor, count: Tensor) -> Tensor:
 
 
 class _FusedMask(torch.autograd.Function):
-    """The mask with forward and backward in one piece each; backward of a backward uses scans."""
+    """The mask with a fused forward and a fused backward; backward of a backward uses scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, count: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
@@ -102,7 +125,7 @@ class _FusedMask(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         rows, count, tau, threshold = ctx.saved_tensors
         g = g.resolve_neg()
-        if not pulled_in_one_piece(g):
+        if not can_fuse_backward(g):
             bars = bars_through(_mask, (rows, count, tau), g.double(), ctx.needs_input_grad[1:4])
             return None, *bars, None
         each = (part.contiguous() for part in (g, rows, count, tau))
@@ -144,61 +167,106 @@ def median(x: Tensor, dim: int = -1, *, tau: Any, weights: Tensor | None = None)
 
 
 def _threshold(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tensor) -> tuple[Tensor, Tensor]:
-    """The b with sum over j of mass_j F((x_j - b) / tau) = k, as one of the x and a distance from it, (h,) each.
+    """The b with S(b) = k, as one of the x and a distance from it, (h,) each.
 
-    x and mass are (h, n) in float64, and sides are k, the weight above b, and the weight below it.
+    x and mass, the weights, are (h, n) in float64, and sides are k, the weight above b, and the weight below it.
 
     The closed form has no derivatives; two steps of Newton's method give those of the first and the second order, and
-    remove its rounding errors. Both terms of a step have the factor e^(distance to the nearest x). Where that makes
-    rounding errors of k large, the sum is flat, and b stays where it is. Weights are compared on the side of b that has
-    less of them: on the other side a k near 0 or the total would lose its digits. Where all x are within tau of b, F is
-    measured from 1/2, which sums of F lose: for a huge tau the median is the mean.
+    remove its rounding errors.
     """
     anchor, b = _closed_form(x.detach(), mass.detach(), (sides[0].detach(), sides[1].detach()), tau.detach())
-    moved, (k, rest) = x - anchor[:, None], sides
+    moved = x - anchor[:, None]
     for _ in range(2):
-        u = (moved - b[:, None]) / tau[:, None]
-        nearest = u.detach().abs().masked_fill(mass.detach() == 0, math.inf).amin(-1)
-        density = mass * torch.exp(torch.clamp(nearest[:, None] + _minus_distance(u), max=0.0))
-        below, above = torch.where(u < 0, mass, 0.0).sum(-1), torch.where(u < 0, 0.0, mass).sum(-1)
-        scale = nearest.clamp(max=700.0).exp()
-        excess = torch.where(below < above, rest - below, above - k) * scale
-        excess = excess + torch.where(u < 0, density, -density).sum(-1) / 2
-        from_half = torch.expm1(_minus_distance(u))
-        odd = (mass * torch.where(u < 0, from_half, -from_half)).sum(-1)
-        is_near = u.detach().abs().amax(-1) < 1
-        excess = torch.where(is_near, ((rest - k) + odd) / 2 * scale, excess)
-        noise = torch.where(excess.abs() < 0.05 * density.sum(-1), 0.0, excess).detach()
-        b = b + 2 * tau * (excess - noise) / density.sum(-1)
+        b = _newton_step(b, moved, mass, sides, tau)
     return anchor, b
 
 
+def _newton_step(b: Tensor, x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tensor) -> Tensor:
+    """b (h,) after a step, with x (h, n) measured from the same number as b.
+
+    The step is 2 tau times the excess S(b) - k over the density, the sum of w_j e^-(|x_j - b| / tau). Both have the
+    factor e^nearest, with the distance to the nearest x over tau, so that they do not underflow.
+    """
+    u = (x - b[:, None]) / tau[:, None]
+    nearest = u.detach().abs().masked_fill(mass.detach() == 0, math.inf).amin(-1)
+    exponent = nearest[:, None] + _minus_distance(u)  # 0 for the nearest x; above 0 only where the mass is 0
+    densities = mass * torch.exp(torch.where(exponent > 0, 0.0, exponent))  # clamp may have no derivative at its bound
+    density, scale = densities.sum(-1), nearest.clamp(max=LARGEST_EXPONENT).exp()
+    excess = _excess(u, mass, sides, densities, scale)
+    noise = torch.where(excess.abs() < LONGEST_STEP * density, 0.0, excess).detach()
+    return b + 2 * tau * (excess - noise) / density
+
+
+def _excess(u: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], densities: Tensor, scale: Tensor) -> Tensor:
+    """(S(b) - k) scale, (h,), for u = (x - b) / tau and densities w_j e^-|u_j| scale, (h, n).
+
+    Weights are compared on the side of b that has less of them: on the other side a k near 0 or the total would lose
+    its digits. Where all x are within tau of b, F is measured from 1/2, which sums of F lose: for a huge tau the median
+    is the mean.
+    """
+    k, rest = sides
+    below, above = torch.where(u < 0, mass, 0.0).sum(-1), torch.where(u < 0, 0.0, mass).sum(-1)
+    excess = torch.where(below < above, rest - below, above - k) * scale
+    excess = excess + torch.where(u < 0, densities, -densities).sum(-1) / 2
+    from_half = torch.expm1(_minus_distance(u))
+    odd = (mass * torch.where(u < 0, from_half, -from_half)).sum(-1)
+    is_near = u.detach().abs().amax(-1) < 1
+    return torch.where(is_near, ((rest - k) + odd) / 2 * scale, excess)
+
+
 def _closed_form(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as ``_threshold``, without derivatives and with the rounding errors of sums."""
     x, order = x.sort(-1)
-    mass, tau, (k, rest) = mass.gather(-1, order), tau[:, None], (side[:, None] for side in sides)
-    even, odd = (part[:, 0] for part in scan(mass[:, None], symmetric(x, tau[:, 0]), odd=True))
-    up_to = mass.cumsum(-1)
+    sums = _sums_at_numbers(x, mass.gather(-1, order), tau)
+    tau, (k, rest), n = tau[:, None], (side[:, None] for side in sides), x.shape[-1]
+    m = _bracket(sums.smoothed, k)
+    index, between = _between_neighbours(x, sums, m, k, tau)
+    below_all = (2 * rest).log() - sums.log_right[:, :1]
+    above_all = sums.log_left[:, -1:] - (2 * k).log()
+    b = tau * torch.where(m < 0, below_all, torch.where(m >= n - 1, above_all, between))
+    return x.gather(-1, index)[:, 0], b[:, 0]
+
+
+class _Sums(NamedTuple):
+    """Sums at every x_i, (h, n) each. Left and right ones have the numbers equal to x_i."""
+
+    weight_after: Tensor  # of x_j with j > i: W for i = m
+    log_right: Tensor  # log sum over x_j >= x_i of w_j e^-((x_j - x_i) / tau): that of A for i = m + 1
+    log_left: Tensor  # log sum over x_j <= x_i of w_j e^-((x_i - x_j) / tau): that of B for i = m
+    smoothed: Tensor  # S(x_i)
+
+
+def _sums_at_numbers(x: Tensor, mass: Tensor, tau: Tensor) -> _Sums:
+    """The sums for x (h, n) in order, mass (h, n) and tau (h,)."""
+    even, odd = (part[:, 0] for part in scan(mass[:, None], symmetric(x, tau), odd=True))
+    up_to = cumulative(mass[..., None])[..., 0]
     last = torch.searchsorted(x, x, right=True) - 1  # of the numbers that are equal
     first = torch.searchsorted(x, x)
     ties = up_to.gather(-1, last) - up_to.gather(-1, first) + mass.gather(-1, first)
     tiny = torch.finfo(torch.float64).tiny
-    log_above, log_below = (((even + ties + s * odd) / 2).clamp(min=tiny).log() for s in (1, -1))  # A and B, with x_j
+    log_right, log_left = (((even + ties + sign * odd) / 2).clamp(min=tiny).log() for sign in (1, -1))
     total = up_to[:, -1:]
-    sums = total - up_to.gather(-1, last) + ties / 2 - odd / 2  # of the smoothed weight above every number
-    wanted = torch.zeros_like(total) - k  # in one piece under vmap, too, where k may be one number for all rows
-    m = torch.searchsorted(-sums, wanted, right=True) - 1  # the last number above which there is at least k
-    n = x.shape[-1]
-    low, high = m.clamp(min=0), (m + 1).clamp(max=n - 1)
-    c = k - (total - up_to.gather(-1, low))
-    log_a, log_b, log_c = log_above.gather(-1, high), log_below.gather(-1, low), c.abs().log()
-    gap = (x.gather(-1, high) - x.gather(-1, low)) / tau
+    smoothed = total - up_to.gather(-1, last) + ties / 2 - odd / 2
+    return _Sums(total - up_to, log_right, log_left, smoothed)
+
+
+def _bracket(smoothed: Tensor, k: Tensor) -> Tensor:
+    """m (h, 1): the last number at which S, which is ``smoothed`` (h, n), is at least k (h, 1); -1 if there is none."""
+    wanted = torch.zeros_like(smoothed[:, :1]) - k  # contiguous under vmap, too, where k may be one number for all rows
+    return torch.searchsorted(-smoothed, wanted, right=True) - 1
+
+
+def _between_neighbours(x: Tensor, sums: _Sums, m: Tensor, k: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """The solution between x_m and x_{m+1}: the index of one of them, and the distance of b from it over tau, (h, 1).
+
+    Where m has no neighbour the index is that of the end, and the distance has no meaning.
+    """
+    low, high = m.clamp(min=0), (m + 1).clamp(max=x.shape[-1] - 1)
+    c = k - sums.weight_after.gather(-1, low)
+    log_a, log_b, log_c = sums.log_right.gather(-1, high), sums.log_left.gather(-1, low), c.abs().log()
+    gap = (x.gather(-1, high) - x.gather(-1, low)) / tau  # -log q
     log_sum = torch.logaddexp(log_c, torch.logaddexp(2 * log_c, log_a + log_b - gap) / 2)  # of |c| and the root
-    left = (2 * rest).log() - log_above[:, :1]
-    right = log_below[:, -1:] - (2 * k).log()
-    inner = torch.where(c >= 0, log_b - log_sum, log_sum - log_a)
-    index = torch.where((m >= 0) & (m < n - 1) & (c < 0), high, m.clamp(0, n - 1))
-    b = tau * torch.where(m < 0, left, torch.where(m >= n - 1, right, inner))
-    return x.gather(-1, index)[:, 0], b[:, 0]
+    return torch.where(c >= 0, low, high), torch.where(c >= 0, log_b - log_sum, log_sum - log_a)
 
 
 def _distribution(u: Tensor) -> Tensor:
@@ -220,15 +288,9 @@ def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tenso
     if not isinstance(value, Tensor):
         if not 0 <= value <= most:
             raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {value:g}")
-        return number_per_row(float(value), rows)
+        return number_per_row(float(value), batch, rows.device)
     numbers = value.to(dtype=torch.float64, device=rows.device)
-    try:
-        numbers = numbers.expand(batch)
-    except RuntimeError:
-        raise ValueError(
-            f"{where}: `{name}` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
-            f"{tuple(numbers.shape)}"
-        ) from None
+    numbers = expanded(where, name, numbers, batch, "the shape of `x` without `dim`")
     _within(where, name, numbers, (numbers >= 0) & (numbers <= most), f"between 0 and {most}")
     return numbers
 

@@ -17,7 +17,8 @@ The mathematics
         L_j = e^{-(z_j - z_{j-1}) / tau} L_{j-1} + s_j = sum over i <= j of e^{-(z_j - z_i) / tau} s_i
 
     _line.py         a sum over all samples, seen from a point, is one L from its left, one R from its right, and ties.
-                     Relative to the nearest sample it never vanishes; without the point's own sample nothing cancels
+                     Scaled by the term of the nearest sample it never underflows; leaving a sample out needs no
+                     subtraction
     _density.py      densities are its logarithm, minus log(2 tau W)
     _regression.py   means and slopes are moments under these weights, merged so that nothing cancels
     _bandwidth.py    tau with the best leave-one-out score, O(n) a try

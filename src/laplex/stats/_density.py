@@ -11,9 +11,11 @@ from torch.nn.functional import pad
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
-from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import Line, cumulative, one_sided, read, take
-from laplex.stats._samples import batch_shape, length_scale, masses, numbers, rows
+from laplex._checks.tau import row_lengths
+from laplex._running import cumulative
+from laplex.stats._estimation import PlacesOn, estimation
+from laplex.stats._line import Line, one_sided, read, take
+from laplex.stats._samples import batch_shape, masses, numbers, rows
 
 
 def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -41,13 +43,13 @@ def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | 
         >>> laplex.stats.kde(x, torch.tensor([1e6]), tau=1.0)  # log(e^3 + e + 1) - log(6) - 1e6
         tensor([-999998.6250])
     """
-    given = estimation("laplex.stats.kde", x, points, tau, weights)
-    return given.result(log_density(given.line, given.find, left_out=points is None))
+    problem = estimation("laplex.stats.kde", x, points, tau, weights)
+    return problem.result(log_density(problem.line, problem.places_on, left_out=points is None))
 
 
-def log_density(line: Line, find: Find, *, left_out: bool) -> Tensor:
-    """Log densities (h, q), in float64; with ``left_out`` each sample is missing from the one at its own place."""
-    terms = read(line, one_sided(line), find(line))
+def log_density(line: Line, places_on: PlacesOn, *, left_out: bool) -> Tensor:
+    """Log densities (h, q), in float64; with ``left_out`` each sample is left out of the density at its own place."""
+    terms = read(line, one_sided(line), places_on(line))
     w = line.mass[..., 0]
     total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
     return terms.log_scale + terms.sums()[..., 0].log() - (2 * line.tau * total).log()
@@ -79,20 +81,20 @@ def kde_sample(
     where = "laplex.stats.kde_sample"
     x = numbers(where, "x", x)
     w = masses(where, "weights", weights, x)
-    tau = length_scale(where, tau, x)
     count = integer(where, "count", count, 0)
     generator = counts.generator(where, generator, x.device)
     batch = batch_shape(where, tau, x=x, weights=w)
+    length = row_lengths(where, "tau", tau, batch, x).reshape(-1, 1)
     n, h = x.shape[-1], math.prod(batch)
     uniform = torch.rand(2, h, count, generator=generator, device=x.device, dtype=torch.float64)
     place, level = uniform[0], uniform[1] - 0.5
     if w is None:
         index = (place * n).long().clamp(max=n - 1)
     else:
-        mass = rows(w.detach(), batch).cumsum(-1)
+        mass = cumulative(rows(w.detach(), batch)[..., None])[..., 0]
         index = torch.searchsorted(mass, place * mass[:, -1:], right=True).clamp(max=n - 1)
     noise = -level.sign() * torch.log1p(-2 * level.abs())
-    drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + tau.expand(batch).reshape(-1, 1) * noise
+    drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + length * noise
     return drawn.reshape(*batch, count).to(x.dtype)
 
 

@@ -28,11 +28,12 @@ where the derivative of |x - y| is taken as 0.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from laplex.stats._line import cumulative, equal_neighbours
+from laplex._prefixes import following
+from laplex._running import cumulative
+from laplex.stats._line import equal_neighbours, run_bounds
 from laplex.stats._order import sort
 from laplex.stats._samples import Merged, merged, numbers
 
@@ -113,27 +114,36 @@ def _energy(data: Merged, unbiased: bool) -> Tensor:
 
 def squared_difference(z: Tensor, masses: Tensor) -> Tensor:
     """2 int (F - G)^2 dt, (h,), for places z (h, n) in order and their signed masses."""
-    fixed, after = z.detach(), cumulative(masses[..., None])[..., 0]
-    value = 2 * (after[:, :-1].square() * fixed.diff(dim=-1)).sum(-1)
-    before, beyond = _around_ties(fixed, after)
+    fixed, after = z.detach(), cumulative(masses[..., None])
+    value = squared_differences_in_order(fixed.diff(dim=-1), after)[:, 0]
+    before, beyond = _around_ties(fixed, after[..., 0])
     return value - 2 * ((z - fixed) * masses * (before + beyond)).sum(-1)
 
 
 def mean_distance(z: Tensor, masses: Tensor) -> Tensor:
     """sum over i, j of w_i w_j |z_i - z_j| = 2 int F (1 - F) dt, (h,), for masses with the sum 1."""
-    fixed = z.detach()
-    after = cumulative(masses[..., None])[..., 0]
-    rest = cumulative(masses.flip(-1)[..., None])[..., 0].flip(-1)[:, 1:]  # 1 - F after every place but the last
-    value = 2 * (after[:, :-1] * rest * fixed.diff(dim=-1)).sum(-1)
-    before, beyond = _around_ties(fixed, after)
-    return value + 2 * ((z - fixed) * masses * (before + beyond - after[:, -1:])).sum(-1)
+    fixed, after = z.detach(), cumulative(masses[..., None])
+    value = mean_distances_in_order(fixed.diff(dim=-1), after, mass_beyond(masses[..., None]))[:, 0]
+    before, beyond = _around_ties(fixed, after[..., 0])
+    return value + 2 * ((z - fixed) * masses * (before + beyond - after[:, -1:, 0])).sum(-1)
+
+
+def squared_differences_in_order(gap: Tensor, after: Tensor) -> Tensor:
+    """2 int (F - G)^2 dt, (h, c), for F - G after every place (h, n, c), and the gaps (h, n - 1) between them."""
+    return 2 * (after[:, :-1].square() * gap[..., None]).sum(1)
+
+
+def mean_distances_in_order(gap: Tensor, after: Tensor, beyond: Tensor) -> Tensor:
+    """2 int F (1 - F) dt, (h, c), for F and 1 - F after every place (h, n, c), and the gaps (h, n - 1) between them."""
+    return 2 * ((after * beyond)[:, :-1] * gap[..., None]).sum(1)
+
+
+def mass_beyond(masses: Tensor) -> Tensor:
+    """The sum of the masses (h, n, c) that come after every place, without a subtraction."""
+    return following(cumulative(masses.flip(1)).flip(1))
 
 
 def _around_ties(z: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     """The sums before the first place equal to each, and up to the last one, from the sums up to every place."""
-    n = z.shape[-1]
-    is_again, has_again = equal_neighbours(z)
-    index = torch.arange(n, device=z.device).expand_as(z)
-    first = torch.where(is_again, 0, index).cummax(-1).values
-    last = torch.where(has_again, n, index).flip(-1).cummin(-1).values.flip(-1)
+    first, last = run_bounds(*equal_neighbours(z))
     return pad(after, (1, 0)).gather(-1, first), after.gather(-1, last)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.tau import row_lengths
 from laplex.stats._line import Line, Places, places_left_out
 from laplex.stats._order import put_back, sort, sort_and_find
 from laplex.stats._samples import (
@@ -15,20 +16,19 @@ from laplex.stats._samples import (
     at_least_two,
     batch_shape,
     common_dtype,
-    length_scale,
     masses,
     numbers,
     rows,
 )
 
-Find = Callable[[Line], Places]
+PlacesOn = Callable[[Line], Places]
 
 
 class Estimation(NamedTuple):
     """Samples, and where estimates are wanted."""
 
     line: Line
-    find: Find
+    places_on: PlacesOn
     order: Tensor | None  # (h, q): of the places
     shape: Shape  # of the result
     dtype: torch.dtype  # of the result
@@ -43,23 +43,22 @@ def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any =
     x = numbers(where, "x", x)
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
-    tau = length_scale(where, tau, x)
     if points is None:
         at_least_two(where, x.shape[-1], w)
     else:
         points = numbers(where, "points", points, x)
     batch = batch_shape(where, tau, x=x, y=y, points=points, weights=w)
-    flat, length = rows(x, batch), tau.expand(batch).reshape(-1, 1)
+    flat, length = rows(x, batch), row_lengths(where, "tau", tau, batch, x).reshape(-1, 1)
     places_dtype = torch.promote_types(torch.float32, common_dtype(x, points))
     order: Tensor | None
     if points is None:
         sorting = sort(flat.to(places_dtype))
-        find, order, size = places_left_out, sorting.order, x.shape[-1]
+        places_on, order, size = places_left_out, sorting.order, x.shape[-1]
     else:
         sorting, finding = sort_and_find(flat.to(places_dtype), rows(points, batch).to(places_dtype))
-        find, order, size = finding.places, finding.order, points.shape[-1]
+        places_on, order, size = finding.places, finding.order, points.shape[-1]
     line = line_of(sorting.s, _in_order(w, sorting.order, batch), length, _in_order(y, sorting.order, batch))
-    return Estimation(line, find, order, (*batch, size), common_dtype(x, y, points))
+    return Estimation(line, places_on, order, (*batch, size), common_dtype(x, y, points))
 
 
 def values(where: str, y: Any, x: Tensor) -> Tensor | None:
@@ -71,8 +70,8 @@ def values(where: str, y: Any, x: Tensor) -> Tensor | None:
         raise ValueError(
             f"{where}: `y` must have one value for each of the {x.shape[-1]} samples `x`, got shape {tuple(y.shape)}"
         )
-    given: Tensor = y
-    return given
+    checked: Tensor = y
+    return checked
 
 
 def line_of(s: Tensor, w: Tensor | None, tau: Tensor, y: Tensor | None = None) -> Line:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex._prefixes import previous
-from laplex._states import chain
+from laplex._running import running
 
 # The least one-sided sum, of weights up to 1, that is used: towards 1e-308 sums lose digits. Derivatives of any order
 # divide by such sums, though never by a power of them (``ratio``): 1e200 leaves room for the other factors.
@@ -79,16 +79,6 @@ class Terms(NamedTuple):
         """All sums relative to e^m, (h, q, c)."""
         all_sums = self.shares[0][..., None] * self.left + self.tied + self.shares[2][..., None] * self.right
         return all_sums if self.faint is None else all_sums + self.faint
-
-
-def running(decay: Tensor, v: Tensor) -> Tensor:
-    """f_j = decay_j f_{j-1} + v_j, for decay (h, n) and v (h, n, c). Differentiable to any order."""
-    return chain.scan(decay[..., None, None], v[..., None, :])[..., 0, :]
-
-
-def cumulative(v: Tensor) -> Tensor:
-    """The running sums of v (h, n, c) over n. On a GPU ``cumsum`` has different rounding errors every time."""
-    return running(torch.ones_like(v[..., 0]), v) if v.is_cuda else v.cumsum(1)
 
 
 def ratio(sums: Tensor, weight: Tensor) -> Tensor:
@@ -178,15 +168,13 @@ def places_of(line: Line, p: Tensor, below: Tensor, upto: Tensor) -> Places:
 
 def places_left_out(line: Line) -> Places:
     """The samples themselves, each left out of its own sum."""
-    s, n = line.s, line.s.shape[-1]
+    s = line.s
     is_again, has_again = equal_neighbours(s)
-    index = torch.arange(n, device=s.device).expand_as(s)
-    below = torch.where(is_again, 0, index).cummax(-1).values
-    upto = torch.where(has_again, n, index + 1).flip(-1).cummin(-1).values.flip(-1)
+    first, last = run_bounds(is_again, has_again)
     earlier = previous(running(is_again.double(), line.mass)) * is_again[..., None]
     has_again = has_again.flip(-1)
     later = (previous(running(has_again.double(), line.mass.flip(1))) * has_again[..., None]).flip(1)
-    return Places(s, below, upto, earlier + later)
+    return Places(s, first, last + 1, earlier + later)
 
 
 def equal_neighbours(s: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,6 +182,15 @@ def equal_neighbours(s: Tensor) -> tuple[Tensor, Tensor]:
     # Inductor cannot compile a padded comparison of strided float64: the samples are padded instead.
     before, after = pad(s[:, :-1], (1, 0), value=-torch.inf), pad(s[:, 1:], (0, 1), value=torch.inf)
     return s == before, s == after
+
+
+def run_bounds(is_again: Tensor, has_again: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the last index of the samples equal to each, (h, n), from what ``equal_neighbours`` returns."""
+    n = is_again.shape[-1]
+    index = torch.arange(n, device=is_again.device).expand_as(is_again)
+    first = torch.where(is_again, 0, index).cummax(-1).values
+    last = torch.where(has_again, n, index).flip(-1).cummin(-1).values.flip(-1)
+    return first, last
 
 
 def take(v: Tensor, index: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ from laplex import _backends
 from laplex._eager import forward_mode_again
 from laplex._plan import planned_matrix
 from laplex._prefixes import previous
+from laplex._running import cumulative, running
 from laplex._scan.autograd import scan
-from laplex.stats._line import cumulative, running
 from laplex.stats._order import sort
 from laplex.stats._samples import merged
 
@@ -81,7 +81,7 @@ def mmd(
     value = squared_norm(data.z, signed, data.tau) * unit**2
     if unbiased:
         for mass, excess in data.excesses():
-            value = value - excess * spread(data.z, mass, data.tau)
+            value = value - excess * shortfall(data.z, mass, data.tau)
     return data.result(value)
 
 
@@ -90,7 +90,7 @@ def squared_norm(z: Tensor, s: Tensor, tau: Tensor) -> Tensor:
     return _form(z, s, tau, False)
 
 
-def spread(z: Tensor, w: Tensor, tau: Tensor) -> Tensor:
+def shortfall(z: Tensor, w: Tensor, tau: Tensor) -> Tensor:
     """(sum of w)^2 - w^T K w, (h,), for places z and masses w (h, n) that are not negative, and tau (h,)."""
     return _form(z, w, tau, True)
 
@@ -101,7 +101,7 @@ def squared_norms_in_order(u: Tensor, s: Tensor) -> Tensor:
     return (running(torch.exp(-u), s).square() * -torch.expm1(-2 * beyond)[..., None]).sum(1)
 
 
-def spreads_in_order(u: Tensor, w: Tensor) -> Tensor:
+def shortfalls_in_order(u: Tensor, w: Tensor) -> Tensor:
     """(sum of w)^2 - w^T K w, (h, c), for masses w (h, n, c) in order, and the gaps u (h, n) before them over tau."""
     missing = running(torch.exp(-u), previous(cumulative(w)) * -torch.expm1(-u)[..., None])
     return 2 * (w * missing).sum(1)
@@ -127,7 +127,7 @@ class _Form(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor, s: Tensor, tau: Tensor, missing: bool) -> Tensor:
         places, order = sort(z)
-        form = spreads_in_order if missing else squared_norms_in_order
+        form = shortfalls_in_order if missing else squared_norms_in_order
         return form(gaps(places, tau), s.gather(-1, order)[..., None])[:, 0]
 
     @staticmethod

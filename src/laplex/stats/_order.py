@@ -22,7 +22,7 @@ class Sorting(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Points p (h, q) among samples, in an order that is kind to the memory."""
+    """Points p (h, q) among samples, sorted, if that was cheap, for cache locality."""
 
     p: Tensor  # (h, q), in float64
     below: Tensor  # (h, q): how many samples are smaller

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
-from laplex.stats._mmd import gaps, spreads_in_order, squared_norms_in_order
+from laplex._running import cumulative
+from laplex.stats._energy import mass_beyond, mean_distances_in_order, squared_differences_in_order
+from laplex.stats._mmd import gaps, shortfalls_in_order, squared_norms_in_order
 from laplex.stats._order import sort
 from laplex.stats._samples import Merged, merged
 
@@ -112,18 +114,17 @@ def _named_statistic(name: str, data: Merged, unbiased: bool) -> Callable[[Tenso
     """A function from permutations (h, n + m, c) to values (h, c) of a statistic."""
     s, order = sort(data.z)
     n, m = data.n, data.z.shape[-1] - data.n
-    gap, u = s.diff(dim=-1)[..., None], gaps(s, data.tau)
+    gap, u = s.diff(dim=-1), gaps(s, data.tau)
 
     def norm(signed: Tensor) -> Tensor:
         if name == "mmd":
             return squared_norms_in_order(u, signed)
-        return 2 * (signed.cumsum(1)[:, :-1].square() * gap).sum(1)
+        return squared_differences_in_order(gap, cumulative(signed))
 
     def excess(masses: Tensor) -> Tensor:
         if name == "mmd":
-            return spreads_in_order(u, masses)
-        after = masses.cumsum(1)[:, :-1]
-        return 2 * (after * (1 - after) * gap).sum(1)
+            return shortfalls_in_order(u, masses)
+        return mean_distances_in_order(gap, cumulative(masses), mass_beyond(masses))
 
     def values(permuted: Tensor) -> Tensor:
         first = permuted.gather(1, order[..., None].expand_as(permuted)) < n

@@ -33,8 +33,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex._prefixes import previous
-from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import Line, Places, Terms, one_sided, ratio, read, running
+from laplex._running import running
+from laplex.stats._estimation import PlacesOn, estimation
+from laplex.stats._line import Line, Places, Terms, one_sided, ratio, read
 from laplex.stats._samples import numbers
 
 SMALLEST = 1e-290  # of sums and of variances of z: smaller ones lose digits
@@ -69,8 +70,8 @@ def nadaraya_watson(
         tensor([10.0000, 18.5094])
     """
     where = "laplex.stats.nadaraya_watson"
-    given = estimation(where, x, points, tau, weights, numbers(where, "y", y))
-    return given.result(constant(given.line, given.find))
+    problem = estimation(where, x, points, tau, weights, numbers(where, "y", y))
+    return problem.result(constant(problem.line, problem.places_on))
 
 
 def local_linear(
@@ -91,13 +92,13 @@ def local_linear(
         tensor([1.0000e+01, 1.0000e+07])
     """
     where = "laplex.stats.local_linear"
-    given = estimation(where, x, points, tau, weights, numbers(where, "y", y))
-    return given.result(linear(given.line, given.find))
+    problem = estimation(where, x, points, tau, weights, numbers(where, "y", y))
+    return problem.result(linear(problem.line, problem.places_on))
 
 
-def constant(line: Line, find: Find) -> Tensor:
+def constant(line: Line, places_on: PlacesOn) -> Tensor:
     """The weighted mean of y at every place, (h, q)."""
-    sums = read(line, one_sided(line), find(line)).sums()
+    sums = read(line, one_sided(line), places_on(line)).sums()
     return sums[..., 1] / sums[..., 0]
 
 
@@ -110,9 +111,9 @@ class _Moments(NamedTuple):
     cov: Tensor  # of z and y
 
 
-def linear(line: Line, find: Find) -> Tensor:
+def linear(line: Line, places_on: PlacesOn) -> Tensor:
     """The value of the local line at every place, (h, q)."""
-    places = find(line._replace(mass=_with_places(line)))
+    places = places_on(line._replace(mass=_with_places(line)))
     states = _moments(line)
     terms = read(line, states, places)
     others = _beyond_nearest(line, terms, places)
@@ -162,12 +163,12 @@ def _beyond_nearest(line: Line, terms: Terms, places: Places) -> Places:
     below = torch.where(nearest == 0, below, places.below)
     upto = torch.where(nearest == 2, upto, places.upto)
     tied = torch.where((nearest == 1)[..., None], 0.0, places.tied)
-    some = (last.gather(-1, below) >= 0) | (first.gather(-1, upto) < n) | (tied[..., 0] > 0)
+    sees_any = (last.gather(-1, below) >= 0) | (first.gather(-1, upto) < n) | (tied[..., 0] > 0)
     return Places(
         places.p,
-        torch.where(some, below, places.below),
-        torch.where(some, upto, places.upto),
-        torch.where(some[..., None], tied, places.tied),
+        torch.where(sees_any, below, places.below),
+        torch.where(sees_any, upto, places.upto),
+        torch.where(sees_any[..., None], tied, places.tied),
     )
 
 

@@ -9,16 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._checks import SMALLEST_TAU
-from laplex._checks.counts import is_number
-from laplex._eager import plain, plainly_eager
+from laplex._checks.tau import row_lengths
+from laplex._eager import readable
 
 Shape = tuple[int, ...]
-
-
-def readable(x: Tensor) -> bool:
-    """Whether the values of a tensor can be read: not in a graph or under a transform, and not on a GPU."""
-    return plainly_eager() and plain(x) and x.device.type == "cpu"
 
 
 def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Tensor:
@@ -85,22 +79,6 @@ def rows(value: Tensor, batch: Shape) -> Tensor:
     return value.expand(*batch, n).reshape(math.prod(batch), n)
 
 
-def length_scale(where: str, tau: Any, like: Tensor) -> Tensor:
-    """Return tau as a tensor in float64, of its own shape."""
-    if not (is_number(tau) or isinstance(tau, Tensor)):
-        raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
-    if isinstance(tau, Tensor) and not tau.is_floating_point():
-        raise TypeError(f"{where}: `tau` must be a positive number or a floating-point tensor, got {tau.dtype}")
-    value = torch.as_tensor(tau, dtype=torch.float64, device=like.device)
-    valid = (value >= SMALLEST_TAU) & value.isfinite()
-    if readable(value) and not bool(valid.all()):
-        raise ValueError(
-            f"{where}: `tau` must be positive and finite, got {float(value.detach()[~valid].flatten()[0]):g}; if it is "
-            "learned, learn its logarithm"
-        )
-    return value
-
-
 def at_least_two(where: str, n: int, w: Tensor | None, name: str = "x") -> None:
     """Raise unless samples remain when one is left out."""
     if n < 2:
@@ -162,19 +140,19 @@ def merged(
     """Check two samples, their weights and tau, and merge them."""
     x = numbers(where, names[0], x)
     y = numbers(where, names[1], y, x)
-    length = length_scale(where, tau, x)
     w, v = masses(where, names[2], weights_x, x, names[0]), masses(where, names[3], weights_y, y, names[1])
     if unbiased:
         at_least_two(where, x.shape[-1], w, names[0])
         if not single:
             at_least_two(where, y.shape[-1], v, names[1])
     shapes = dict(zip(names, (x, y, w, v), strict=True))
-    batch = batch_shape(where, length, **shapes)
+    batch = batch_shape(where, tau, **shapes)
+    length = row_lengths(where, "tau", tau, batch, x).reshape(-1)
     dtype = common_dtype(x, y)
     z = torch.cat([rows(side, batch).to(torch.promote_types(dtype, torch.float32)) for side in (x, y)], -1)
     weighted = w is not None or v is not None
     w, v = _shares(w, x, batch), _shares(v, y, batch)
-    return Merged(z, w, v, length.expand(batch).reshape(-1), weighted, batch, dtype, single)
+    return Merged(z, w, v, length, weighted, batch, dtype, single)
 
 
 def _shares(mass: Tensor | None, x: Tensor, batch: Shape) -> Tensor:

@@ -128,13 +128,13 @@ def _directions(
 ) -> Tensor:
     """Directions (p, d), in float64."""
     if isinstance(projections, Tensor):
-        given = numbers(where, "projections", projections)
-        if given.dim() != 2 or given.shape[-1] != d:
+        directions = numbers(where, "projections", projections)
+        if directions.dim() != 2 or directions.shape[-1] != d:
             raise ValueError(
                 f"{where}: `projections` must be a number or directions (p, d) with d = {d}, got shape "
-                f"{tuple(given.shape)}"
+                f"{tuple(directions.shape)}"
             )
-        return given.to(device=device, dtype=torch.float64)
+        return directions.to(device=device, dtype=torch.float64)
     p, generator = integer(where, "projections", projections), counts.generator(where, generator, device)
     drawn = torch.randn(p, d, generator=generator, device=device, dtype=torch.float64)
     unit: Tensor = drawn / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
