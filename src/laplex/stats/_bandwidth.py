@@ -38,6 +38,9 @@ def bandwidth(
     ``kde(x, tau=tau)``. For regressions it is minus the squared error of the prediction from all others. Bandwidths in
     equal ratios are tried, and a golden-section search refines the best of them. The result has no derivatives.
 
+    It compares values as it searches. Call it outside of functions that ``torch.compile`` compiles: tracing the search
+    takes minutes.
+
     Repeated samples, as in rounded data, predict each other: where all samples are repeated, the likelihood has no
     bound as tau goes to 0, and the result is the lower bound. Give the step to which the data were rounded as that
     bound.
