@@ -99,11 +99,11 @@ def errors(matrix: Quasiseparable, want: Tensor, rounds: int) -> list[float | No
     steps, worst = quasi._steps(matrix), []
     after = quasi._guess(matrix, steps)
     for _ in range(rounds + 1):
-        state = steps @ quasi._before(after) @ steps.mT
+        state = steps @ quasi.previous(after) @ steps.mT
         c = matrix.q - (state @ matrix.p[..., None])[..., 0]
         d = (matrix.diag + (matrix.p * c).sum(-1))[0]
         worst.append(largest(d, want))
-        after = quasi._symmetric(after + quasi._correction(matrix, steps, after))
+        after = quasi.symmetric(after + quasi._correction(matrix, steps, after))
     return worst
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex._eager import plainly_eager
 from laplex._states import chain
 
 
@@ -14,5 +15,9 @@ def running(decay: Tensor, v: Tensor) -> Tensor:
 
 
 def cumulative(v: Tensor) -> Tensor:
-    """The running sums of v (h, n, c) over n. On a GPU ``cumsum`` has different rounding errors every time."""
-    return running(torch.ones_like(v[..., 0]), v) if v.is_cuda else v.cumsum(1)
+    """The running sums of v (h, n, c) over n.
+
+    On a GPU ``cumsum`` has different rounding errors every time. In graphs and transforms it is used all the same:
+    there, a running sum is many operations, whose number depends on n.
+    """
+    return running(torch.ones_like(v[..., 0]), v) if v.is_cuda and plainly_eager() else v.cumsum(1)

@@ -195,6 +195,7 @@ WRONG = {
         r"`phi` must have the shape of `a`, \(800,\), got \(3,\)",
     ),
     "tau": (SHAPE, {"tau": 0.0}, r"`tau` must be positive and finite, got 0.0"),
+    "huge tau": (SHAPE, {"tau": 10**400}, r"`tau` must be positive and finite, got inf"),
     "tensor tau": (KIND, {"tau": torch.ones(())}, r"`tau` must be a positive number, got Tensor"),
     "memory": (SHAPE, {"memory": 1000}, r"`memory` must be at least \d+ bytes for 2 rows of x, got 1000"),
     "kind of memory": (KIND, {"memory": "1G"}, r"`memory` must be a whole number of bytes, got str"),

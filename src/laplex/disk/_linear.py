@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from laplex import _checks
+from laplex._checks.arguments import as_float
 from laplex._checks.counts import is_integer, is_number
 from laplex._progress import bar, check_progress
 from laplex.disk import _borders, _buckets, _streams
@@ -191,8 +192,8 @@ def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, stack: ExitStack
         raise TypeError(f"{WHERE}: `memory` must be a whole number of bytes, got {type(memory).__name__}")
     if not is_number(tau):
         raise TypeError(f"{WHERE}: `tau` must be a positive number, got {type(tau).__name__}")
-    _checks.length_scale(WHERE, float(tau), torch.empty(0))
-    problem = Problem(x, a, b, float(tau), phi, psi, int(memory))  # type: ignore[arg-type]
+    _checks.length_scale(WHERE, as_float(tau), torch.empty(0))
+    problem = Problem(x, a, b, as_float(tau), phi, psi, int(memory))  # type: ignore[arg-type]
     if problem.capacity < LEAST_ANCHORS:
         least = 2 * LEAST_ANCHORS * problem.anchor_bytes
         raise ValueError(f"{WHERE}: `memory` must be at least {least} bytes for {problem.x.m} rows of x, got {memory}")

@@ -68,11 +68,6 @@ class Series:
         self._follow()
         return self._sorted_times, self._order
 
-    @property
-    def sorted_times(self) -> Tensor:
-        """The times (h, n) in order; infinite where series are padded."""
-        return self.ordered()[0]
-
     def line(self) -> Line:
         """The gaps, differentiable in the times."""
         self._follow()
