@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Watching(threading.local):
@@ -45,6 +48,21 @@ def plain(x: Tensor) -> bool:
 def readable(x: Tensor) -> bool:
     """Whether the values of a tensor can be read without waiting: not in a graph or under a transform, nor on a GPU."""
     return plainly_eager() and plain(x) and x.device.type == "cpu"
+
+
+def outside_graphs(function: Function) -> Function:
+    """A decorator for what cannot be traced: torch.compile breaks its graph around a call, and runs it eagerly.
+
+    That is ``torch.compiler.disable``, which imports the compiler. Here it waits until somebody else has.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        return torch.compiler.disable(function)(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def is_trained(x: Tensor) -> bool:

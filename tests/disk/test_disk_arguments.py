@@ -198,7 +198,7 @@ WRONG = {
     "huge tau": (SHAPE, {"tau": 10**400}, r"`tau` must be positive and finite, got inf"),
     "tensor tau": (KIND, {"tau": torch.ones(())}, r"`tau` must be a positive number, got Tensor"),
     "memory": (SHAPE, {"memory": 1000}, r"`memory` must be at least \d+ bytes for 2 rows of x, got 1000"),
-    "kind of memory": (KIND, {"memory": "1G"}, r"`memory` must be a whole number of bytes, got str"),
+    "kind of memory": (KIND, {"memory": "1G"}, r"`memory` must be a whole number of bytes, got '1G'; use one"),
     "name of out": (SHAPE, {"out": "y.bin"}, r"`out` must be the path of a .npy file, got 'y.bin'"),
     "out is a folder": (
         SHAPE,

@@ -189,9 +189,9 @@ def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, stack: ExitStack
     _check_shapes(x, a, b)
     _check_phases(a, b, phi, psi)
     if not is_integer(memory):
-        raise TypeError(f"{WHERE}: `memory` must be a whole number of bytes, got {type(memory).__name__}")
+        raise TypeError(f"{WHERE}: `memory` must be a whole number of bytes, got {memory!r}; use one such as 2**30")
     if not is_number(tau):
-        raise TypeError(f"{WHERE}: `tau` must be a positive number, got {type(tau).__name__}")
+        raise TypeError(f"{WHERE}: `tau` must be a positive number, got {type(tau).__name__}; use float(tau)")
     _checks.length_scale(WHERE, as_float(tau), torch.empty(0))
     problem = Problem(x, a, b, as_float(tau), phi, psi, int(memory))  # type: ignore[arg-type]
     if problem.capacity < LEAST_ANCHORS:

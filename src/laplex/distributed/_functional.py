@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast, _checks
+from laplex._eager import outside_graphs
 from laplex._phase.composition import channels, joined_channels
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
@@ -31,6 +32,7 @@ class _Operands(NamedTuple):
     plan: Any
 
 
+@outside_graphs
 @_autocast.casting
 def linear(
     x: Tensor,

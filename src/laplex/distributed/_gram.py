@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._eager import outside_graphs
 from laplex._functional import gram as local_gram
 from laplex._plan import Plan as LocalPlan
 from laplex._shapes import flat_tau
@@ -20,6 +21,7 @@ from laplex.distributed._moves import replicated, total
 from laplex.distributed._ranks import Ranks
 
 
+@outside_graphs
 def gram(
     a: Tensor,
     b: Tensor,

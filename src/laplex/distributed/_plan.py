@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex._eager import normal_mode
+from laplex._eager import normal_mode, outside_graphs
 from laplex._errors import StalePlanError, frozen
 from laplex._plan import Known
 from laplex._plan import Plan as LocalPlan
@@ -73,6 +73,7 @@ class Plan:
     _known: tuple[Known, Known]
     __setattr__ = frozen
 
+    @outside_graphs
     def __init__(self, a: Tensor, b: Tensor, *, group: Any = None) -> None:
         where = "laplex.distributed.Plan"
         parts = dtensor_parts(where, {"a": a, "b": b}, group)
@@ -132,6 +133,7 @@ class Plan:
         """The inverse of :meth:`arrange_columns`."""
         return self._restored("restore_columns", values, 1)
 
+    @outside_graphs
     def _arranged(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
         values = self._agreed(method, values, share.size)
@@ -139,6 +141,7 @@ class Plan:
         at_owners = to_owners(rows, share, self._ranks)[0]
         return in_line_order(at_owners, share)[:, : share.counts[0]].reshape(*values.shape[:-1], share.counts[0])
 
+    @outside_graphs
     def _restored(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
         values = self._agreed(method, values, share.counts[0] if len(share.counts) == 1 else -1)
@@ -200,8 +203,17 @@ class Plan:
         cols = owned(b, settled.cols, self._shares[1], self._ranks)
         return Matrix(rows, cols, tau, settled.order, BACKEND)  # type: ignore[arg-type]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+    def __copy__(self) -> Plan:
         return self  # a plan never changes, and a process group cannot be copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "laplex.distributed.Plan cannot be saved or sent: it belongs to a process group; save the anchors, and "
+            "make it again with laplex.distributed.Plan(a, b)"
+        )
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape

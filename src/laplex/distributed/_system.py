@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._eager import outside_graphs
 from laplex._errors import frozen
 from laplex._operator import LaplaceOperator
 from laplex._quasisep.systems import System
@@ -85,6 +86,7 @@ class KernelSystem:
     _size: int
     _dtype: torch.dtype
 
+    @outside_graphs
     def __init__(
         self, a: Tensor, tau: float | Tensor, diag: float | Tensor, *, phi: Tensor | None = None, group: Any = None
     ) -> None:
@@ -142,6 +144,7 @@ class KernelSystem:
         """Where the points of this rank are."""
         return self._small.device
 
+    @outside_graphs
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for the shard y (..., n of this rank), shaped like y. Differentiable to any order."""
         where, y = "laplex.distributed.KernelSystem.solve", resolved(y)
@@ -155,6 +158,7 @@ class KernelSystem:
         """log det A, the same on all ranks, in the dtype of the points. Differentiable once."""
         return self._logdet.to(self.dtype)
 
+    @outside_graphs
     def log_likelihood(self, y: Tensor) -> Tensor:
         """log N(y; 0, A) for the shard y (..., n of this rank): (...), the same on all ranks. Differentiable once."""
         where, y = "laplex.distributed.KernelSystem.log_likelihood", resolved(y)

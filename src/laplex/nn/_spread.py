@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from laplex._eager import outside_graphs
 from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, trained
 from laplex.distributed._moves import replicated, total
 from laplex.distributed._ranks import Ranks
@@ -58,6 +59,7 @@ class SpreadLinear(nn.Module):
         self.part = _cut(layer, self.features)
         self._ranks = ranks
 
+    @outside_graphs
     def forward(self, x: Tensor) -> Tensor:
         """The results y (..., out_features), the same on all ranks, for x (..., features of this rank)."""
         where, x, parts = "laplex.nn.SpreadLinear", resolved(x), []
