@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
@@ -163,3 +164,116 @@ def test_a_conditional_stays_as_it_was(name):
         tensor.mul_(1.3)
     for one, other in zip(before, results(), strict=True):
         assert torch.equal(one, other)
+
+
+# --- Kernels whose parameters are set ---------------------------------------------------------------------------------
+
+POSITIVE = "must be positive and finite, got"
+SETTINGS = {  # how a kernel is made, the name and the value that is set, the error and its message
+    "negative": (lambda: gp.Matern32(2.0), "scale", -1.0, ValueError, f"Matern32: `scale` {POSITIVE} -1"),
+    "NaN": (lambda: gp.Matern32(2.0), "sigma", float("nan"), ValueError, f"Matern32: `sigma` {POSITIVE} nan"),
+    "0": (lambda: gp.SHO(2.0), "quality", 0, ValueError, f"SHO: `quality` {POSITIVE} 0"),
+    "a negative tensor": (lambda: gp.SHO(2.0), "quality", number([1.0, -1.0]), ValueError, f"`quality` {POSITIVE} -1"),
+    "a word": (lambda: gp.Cosine(2.0), "period", "x", TypeError, "Cosine: `period` must be a number or a floating-p"),
+    "None": (lambda: gp.Constant(2.0), "sigma", None, TypeError, "Constant: `sigma` must be a number or a floating-po"),
+    "integers": (lambda: gp.Constant(2.0), "sigma", torch.arange(3), TypeError, "got a tensor of torch.int64"),
+    "signed": (lambda: gp.Linear(2.0), "center", float("inf"), ValueError, "Linear: `center` must be finite, got inf"),
+    "a factor": (lambda: 2 * gp.Matern32(1.0), "factor", -2, ValueError, f"Scale: `factor` {POSITIVE} -2"),
+    "trained": (lambda: gp.trainable(gp.SHO(2.0)), "quality", -7.0, ValueError, f"SHO: `quality` {POSITIVE} -7"),
+    "an nn.Parameter for a trained one": (
+        lambda: gp.trainable(gp.SHO(2.0)),
+        "quality",
+        torch.nn.Parameter(number(7.0)),
+        TypeError,
+        "SHO: `quality` is trained, so it must be set to a number, or a tensor without a gradient, got an nn.Parameter",
+    ),
+    "a tensor with a gradient for a trained one": (
+        lambda: gp.Matern32(torch.nn.Parameter(number(2.0))),
+        "scale",
+        number(2.0).requires_grad_(),
+        TypeError,
+        "got a tensor that requires a gradient; to replace the parameter make another kernel, or set it on "
+        "laplex.gp.fixed(kernel)",
+    ),
+    "several for one that is trained": (
+        lambda: gp.trainable(gp.Matern32(2.0)),
+        "scale",
+        number([1.0, 2.0]),
+        ValueError,
+        "Matern32: `scale` is trained, so it must be set to a number, or one for each of (), got (2,)",
+    ),
+    "mistyped": (lambda: gp.Matern32(2.0), "length", 3.0, AttributeError, "`length` cannot be set, only `scale`, `si"),
+    "a period": (lambda: gp.SHO(omega=2.0), "period", 3.0, AttributeError, "only `omega`, `quality`, `sigma`"),
+    "of a sum": (lambda: gp.SHO(2.0) + gp.SHO(3.0), "period", 3.0, AttributeError, "Sum: `period` cannot be set, only"),
+}
+
+
+@pytest.mark.parametrize(("make", "name", "value", "error", "message"), SETTINGS.values(), ids=SETTINGS)
+def test_parameters_that_are_set_are_checked(make, name, value, error, message):
+    kernel = make()
+    before = str(kernel)
+    with pytest.raises(error, match=re.escape(message)):
+        setattr(kernel, name, value)
+    assert str(kernel) == before
+
+
+STORES = {
+    "a number": lambda: gp.Linear(2.0, 1.0),
+    "a tensor": lambda: gp.Linear(number(2.0), number(1.0)),
+    "a parameter": lambda: gp.Linear(torch.nn.Parameter(number(2.0)), torch.nn.Parameter(number(1.0))),
+    "a logarithm": lambda: gp.trainable(gp.Linear(2.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("value", [3, 3.0, number(3.0)], ids=["int", "float", "tensor"])
+@pytest.mark.parametrize("make", STORES.values(), ids=STORES)
+def test_a_parameter_that_is_set_counts_everywhere(make, value):
+    """Also where a number takes the place of a tensor, or a tensor that of a number."""
+    kernel, t = make(), torch.linspace(0, 1, 5).double()
+    parameters = list(kernel.parameters())
+    kernel.sigma = kernel.center = value
+    want = gp.Linear(3.0, 3.0)(t)
+    for one in (kernel, copy.deepcopy(kernel), pickle.loads(pickle.dumps(kernel)), gp.fixed(kernel)):
+        torch.testing.assert_close(one(t).detach(), want)
+    if isinstance(value, torch.Tensor) or parameters:
+        again = make()
+        again.sigma = again.center = value * 2
+        again.load_state_dict(kernel.state_dict())
+        torch.testing.assert_close(again(t).detach(), want)
+    assert [*map(id, kernel.parameters())] == [*map(id, parameters)]  # an optimizer still has them
+
+
+def test_a_parameter_takes_the_place_of_a_number():
+    kernel = gp.Matern32(2.0)
+    kernel.scale = torch.nn.Parameter(number(3.0))
+    assert [name for name, _ in kernel.named_parameters()] == ["scale"]
+
+
+def test_trained_parameters_of_a_batch_are_set_one_by_one():
+    kernel = gp.trainable(gp.Matern32(2.0), batch_shape=(3,))
+    kernel.scale = number([1.0, 2.0, 3.0])
+    torch.testing.assert_close(gp.fixed(kernel).scale, number([1.0, 2.0, 3.0]))
+
+
+class Decay(gp.Kernel):
+    """A kernel of one's own, with a parameter that is checked and attributes that are not."""
+
+    parameter_names = ("rate",)
+
+    def __init__(self, rate):
+        super().__init__()
+        self.rate, self.comment = rate, "a comment"
+
+    def components(self):
+        return gp.Exponential(1 / self._value("rate")).components()
+
+    def evaluate(self, distance):
+        return torch.exp(-self.rate * distance)
+
+
+def test_kernels_of_ones_own_have_any_attributes():
+    kernel = Decay(2.0)
+    kernel.comment, kernel.more = "another", 3
+    assert sum(one.numel() for one in gp.trainable(kernel).parameters()) == 1
+    with pytest.raises(ValueError, match="Decay: `rate` must be positive"):
+        kernel.rate = -1.0

@@ -33,8 +33,9 @@ class Kernel(nn.Module, ABC):
     """A covariance function k(t, t') of a Gaussian process over time.
 
     Parameters are numbers or tensors. A tensor may require a gradient, and its shape broadcasts to the batch of series.
-    A kernel is a module: an ``nn.Parameter`` that it is given is one of its ``parameters()``. Kernels are added and
-    multiplied, with one another and with positive numbers. ``kernel(t1, t2)`` is the dense matrix.
+    A kernel is a module: an ``nn.Parameter`` that it is given is one of its ``parameters()``. Parameters can be set
+    later, as in ``kernel.scale = 3.0``; those that are trained are written in place. Kernels are added and multiplied,
+    with one another and with positive numbers. ``kernel(t1, t2)`` is the dense matrix.
     """
 
     __module__ = "laplex.gp"
@@ -120,6 +121,48 @@ class Kernel(nn.Module, ABC):
             return modules["logs"][name].exp()
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Write an attribute. Parameters are checked as when the kernel is made; trained ones are written in place."""
+        if name not in self.parameter_names or isinstance(getattr(type(self), name, None), property):
+            self._refuse_mistyped(name, value)
+            super().__setattr__(name, value)
+            return
+        self._check(name, value)
+        modules, parameters = self.__dict__.get("_modules") or {}, self.__dict__.get("_parameters") or {}
+        if "logs" in modules and name in modules["logs"]:
+            self._write(name, modules["logs"][name], value, torch.log)
+        elif name in parameters and not isinstance(value, nn.Parameter):
+            self._write(name, parameters[name], value, torch.clone)
+        else:
+            for store in (self.__dict__, parameters, self.__dict__.get("_buffers") or {}):
+                store.pop(name, None)
+            self._set(name, value)
+
+    def _refuse_mistyped(self, name: str, value: Any) -> None:
+        """Raise if a kernel of laplex has no attribute of this name. Other classes may have any."""
+        free = name.startswith("_") or isinstance(value, nn.Module | nn.Parameter)
+        if free or not type(self).__module__.startswith("laplex.") or hasattr(self, name):
+            return
+        parts = [part for part in (*self._modules, *self._parameters, *self._buffers) if part != "logs"]
+        known = ", ".join(f"`{part}`" for part in dict.fromkeys((*self.parameter_names, *parts)))
+        raise AttributeError(f"laplex.gp.{type(self).__name__}: `{name}` cannot be set, only {known}")
+
+    def _write(self, name: str, parameter: Tensor, value: Any, function: Callable[[Tensor], Tensor]) -> None:
+        """Write function(value) to a parameter that is trained, which stays the same object."""
+        where = f"laplex.gp.{type(self).__name__}: `{name}` is trained, so it must be set to"
+        if isinstance(value, Tensor) and (value.requires_grad or isinstance(value, nn.Parameter)):
+            got = "an nn.Parameter" if isinstance(value, nn.Parameter) else "a tensor that requires a gradient"
+            raise TypeError(
+                f"{where} a number, or a tensor without a gradient, got {got}; to replace the parameter make another "
+                "kernel, or set it on laplex.gp.fixed(kernel)"
+            )
+        try:
+            with torch.no_grad():
+                parameter.copy_(function(torch.as_tensor(value, dtype=torch.float64)))
+        except RuntimeError:
+            shape = tuple(parameter.shape)
+            raise ValueError(f"{where} a number, or one for each of {shape}, got {tuple(value.shape)}") from None
+
     def _set(self, name: str, value: Any) -> None:
         """Keep a parameter. Tensors move with the module and are part of its state."""
         if type(value) is not Tensor and isinstance(value, nn.Parameter):
@@ -127,32 +170,28 @@ class Kernel(nn.Module, ABC):
         elif isinstance(value, Tensor):
             self._buffers[name] = value  # register_buffer first searches for the name, which takes longer than all else
         else:
-            setattr(self, name, float(value) if isinstance(value, numpy.generic) else value)
+            number: Any = float(value) if isinstance(value, numpy.generic) else value
+            super().__setattr__(name, number)
 
     def _get(self, name: str) -> Any:
         """A parameter. Tensors are found here at once, and otherwise only after everything else."""
         value = self._buffers.get(name)
         return getattr(self, name) if value is None else value
 
-    def _set_positive(self, **values: Any) -> None:
-        """Keep parameters that must be positive."""
+    def _set_checked(self, **values: Any) -> None:
+        """Keep parameters that must be positive, or finite if they are signed."""
         for name, value in values.items():
-            self._check_number(name, value)
-            for number in _extremes(value):
-                if not 0 < number < math.inf:
-                    text = f"`{name}` must be positive and finite, got {number:g}"
-                    raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
+            self._check(name, value)
             self._set(name, value)
 
-    def _set_real(self, **values: Any) -> None:
-        """Keep parameters of any sign."""
-        for name, value in values.items():
-            self._check_number(name, value)
-            if not all(map(math.isfinite, _extremes(value))):
-                raise ValueError(
-                    f"laplex.gp.{type(self).__name__}: `{name}` must be finite, got {_extremes(value)[0]:g}"
-                )
-            self._set(name, value)
+    def _check(self, name: str, value: Any) -> None:
+        """Raise unless a parameter is a number, or a tensor of numbers, in its range."""
+        self._check_number(name, value)
+        signed = name in self.signed_parameters
+        for number in _extremes(value):
+            if not (math.isfinite(number) and (signed or number > 0)):
+                text = f"`{name}` must be {'' if signed else 'positive and '}finite, got {number:g}"
+                raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
 
     def _check_number(self, name: str, value: Any) -> None:
         numeric = isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
@@ -232,7 +271,7 @@ class Scale(Kernel):
     def __init__(self, kernel: Kernel, factor: Any) -> None:
         super().__init__()
         self.kernel = kernel
-        self._set_positive(factor=factor)
+        self._set_checked(factor=factor)
 
     def components(self) -> list[Component]:
         return [component.scaled(self._value("factor")) for component in self.kernel.components()]

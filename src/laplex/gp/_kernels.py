@@ -20,7 +20,7 @@ class _Scaled(Kernel):
 
     def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._set_positive(scale=scale, sigma=sigma)
+        self._set_checked(scale=scale, sigma=sigma)
 
 
 class Exponential(_Scaled):
@@ -104,7 +104,7 @@ class SHO(Kernel):
         if omega is not None:
             self.parameter_names = ("omega", "quality", "sigma")
         first = {self.parameter_names[0]: period if omega is None else omega}
-        self._set_positive(**first, quality=quality, sigma=sigma)
+        self._set_checked(**first, quality=quality, sigma=sigma)
 
     def components(self) -> list[Component]:
         first, quality, sigma = map(self._value, self.parameter_names)
@@ -173,7 +173,7 @@ class Cosine(Kernel):
 
     def __init__(self, period: Any, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._set_positive(period=period, sigma=sigma)
+        self._set_checked(period=period, sigma=sigma)
 
     def components(self) -> list[Component]:
         omega = 2 * math.pi / self._value("period")
@@ -199,8 +199,7 @@ class Celerite(Kernel):
 
     def __init__(self, a: Any, b: Any, c: Any, d: Any) -> None:
         super().__init__()
-        self._set_positive(a=a, c=c, d=d)
-        self._set_real(b=b)
+        self._set_checked(a=a, c=c, d=d, b=b)
 
     def components(self) -> list[Component]:
         a, b, c, d = map(self._value, self.parameter_names)
@@ -229,7 +228,7 @@ class Rotation(Kernel):
 
     def __init__(self, period: Any, quality: Any, difference: Any, fraction: Any, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._set_positive(period=period, quality=quality, difference=difference, fraction=fraction, sigma=sigma)
+        self._set_checked(period=period, quality=quality, difference=difference, fraction=fraction, sigma=sigma)
 
     def components(self) -> list[Component]:
         values = map(self._value, self.parameter_names)
@@ -261,7 +260,7 @@ class Constant(Kernel):
 
     def __init__(self, sigma: Any = 1.0) -> None:
         super().__init__()
-        self._set_positive(sigma=sigma)
+        self._set_checked(sigma=sigma)
 
     def components(self) -> list[Component]:
         return [Block(1, 0.0, 0.0, (self._value("sigma") ** 2,), smooth=True)]
@@ -283,8 +282,7 @@ class Linear(Kernel):
 
     def __init__(self, sigma: Any = 1.0, center: Any = 0.0) -> None:
         super().__init__()
-        self._set_positive(sigma=sigma)
-        self._set_real(center=center)
+        self._set_checked(sigma=sigma, center=center)
 
     def components(self) -> list[Component]:
         return [Trend(self._value("sigma") ** 2, self._value("center"))]
