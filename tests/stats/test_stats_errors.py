@@ -2,11 +2,13 @@
 
 import math
 import re
+import warnings
 
 import numpy
 import pytest
 import torch
 
+import laplex
 from laplex import stats
 
 X = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
@@ -254,3 +256,63 @@ BOUNDS = {
 def test_bounds_of_bandwidths(bounds):
     with raises(ValueError, "bandwidth", "`bounds` must be two positive numbers, the smaller one first, got "):
         stats.bandwidth(X, bounds=bounds)
+
+
+COLUMN = torch.randn(8, 1)
+LINE = COLUMN[:, 0]
+COLUMNS = {
+    "kde": lambda x: stats.kde(x, LINE, tau=1.0),
+    "kde_sample": lambda x: stats.kde_sample(x, 3, tau=1.0),
+    "nadaraya_watson": lambda x: stats.nadaraya_watson(x, x, LINE, tau=1.0),
+    "local_linear": lambda x: stats.local_linear(x, x, LINE, tau=1.0),
+    "mmd": lambda x: stats.mmd(x, LINE, tau=1.0),
+    "energy_distance": lambda x: stats.energy_distance(x, LINE),
+    "permutation_test": lambda x: stats.permutation_test(x, LINE, tau=1.0, permutations=2),
+}
+
+
+def warned(function):
+    """What the function warns of, with the file that is said to be the cause."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [(str(one.message), one.filename) for one in caught if one.category is laplex.ShapeWarning]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_is_said_to_be_rows_of_one_sample(name):
+    ((message, file),) = warned(lambda: COLUMNS[name](COLUMN))
+    assert message.startswith(f"laplex.stats.{name}: `x` has shape (8, 1): these are rows of one sample each")
+    assert "for rows of 8 samples use x.squeeze(-1)" in message
+    assert file == __file__  # the user's line, not one of laplex
+    assert warned(lambda: COLUMNS[name](LINE)) == warned(lambda: COLUMNS[name](COLUMN[:1])) == []
+
+
+def test_a_column_of_which_one_sample_is_left_out():
+    def bandwidth():
+        with pytest.raises(ValueError, match="at least 2 samples"):
+            stats.bandwidth(COLUMN)
+
+    ((message, _),) = warned(bandwidth)
+    assert "use x.squeeze(-1)" in message
+
+
+def test_a_second_column_is_said_to_be_rows_of_one_sample():
+    ((message, _),) = warned(lambda: stats.mmd(LINE, COLUMN, tau=1.0))
+    assert message.startswith("laplex.stats.mmd: `y` has shape (8, 1)")
+
+
+MEANT = {
+    "vectors of one number": lambda: stats.sliced_mmd(COLUMN, COLUMN, tau=1.0),
+    "one vector": lambda: stats.sliced_mmd(X[:1], X, tau=1.0),
+    "one vector each": lambda: stats.sliced_energy_distance(X[:1], X[1:]),
+    "observations": lambda: stats.crps(LINE, torch.randn(8, 5)),
+    "forecasts that are certain": lambda: stats.crps(LINE, COLUMN),
+    "a place in each row": lambda: stats.kde(torch.randn(8, 5), COLUMN, tau=1.0),
+    "a graph": lambda: torch.compile(stats.mmd, fullgraph=True, backend="eager")(COLUMN, LINE, tau=1.0),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_columns_that_are_meant_warn_of_nothing(name):
+    assert warned(MEANT[name]) == []

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from laplex._checks.counts import flag
 from laplex._eager import readable
-from laplex.soft._rank import average_ranks, rank
+from laplex.soft._rank import average_ranks, ranks_of_rows
 from laplex.soft._rows import check_finite, place_count, rows_along
-from laplex.soft._sort import argsort
-from laplex.soft._threshold import topk_mask
+from laplex.soft._sort import permutation_of_rows
+from laplex.soft._threshold import mask_of_rows
 
 
 def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
@@ -47,7 +47,7 @@ def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     check_finite(where, y, "y")
     middle = (x.shape[dim] + 1) / 2
     # For a large tau all ranks are near the middle: rounded to float32, their distances from it would have no digits.
-    a = rank(rows.double(), tau=tau) - middle
+    a = ranks_of_rows(where, rows.double(), tau) - middle
     b = average_ranks(y.movedim(dim, -1)).to(a) - middle
     squares = a.square().sum(-1) * b.square().sum(-1)
     varied = squares > 0
@@ -76,20 +76,20 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
         tensor(0.)
     """
     where = "laplex.soft.ndcg"
-    rows = rows_along(where, scores, dim)
+    rows = rows_along(where, scores, dim, "scores")
     n = rows.shape[-1]
     _same_shape(where, "relevance", relevance, "scores", scores)
     check_finite(where, relevance, "relevance")
     if readable(relevance) and bool((relevance < 0).any()):
         raise ValueError(f"{where}: `relevance` must not be negative, got {float(relevance.min()):g}")
     k = None if k is None else place_count(where, k, n)
-    ranks = rank(rows, tau=tau, descending=True)
+    ranks = ranks_of_rows(where, rows, tau, descending=True).to(rows.dtype)
     grades = relevance.movedim(dim, -1).to(ranks)
     most = grades.detach().amax(-1, keepdim=True)  # all gains are divided by 2^most, so that none overflows
     gains = -torch.exp2(grades - most) * torch.expm1(-grades * math.log(2))  # 1 - 2^-grade keeps small grades' digits
     discounts = 1 / torch.log2(1 + ranks)
     if k is not None:
-        discounts = discounts * topk_mask(rows, k, tau=tau)
+        discounts = discounts * mask_of_rows(where, rows, k, tau).to(rows.dtype)
     places = torch.arange(1, (k or n) + 1, device=ranks.device, dtype=ranks.dtype)
     best = (gains.topk(k or n, -1).values / torch.log2(1 + places)).sum(-1)
     relevant = best > 0
@@ -113,14 +113,15 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
         tensor(0.)
     """
     where = "laplex.soft.cross_entropy"
-    n = rows_along(where, x, dim).shape[-1]
+    rows = rows_along(where, x, dim)
+    n = rows.shape[-1]
     _same_shape(where, "order", order, "x", x)
     if order.dtype != torch.int64:
         raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use y.argsort()")
     if readable(order) and not bool(((order >= 0) & (order < n)).all()):
         got = f"{int(order.min())} to {int(order.max())}"
         raise ValueError(f"{where}: `order` must have indices from 0 to {n - 1}, got {got}")
-    permutation = argsort(x, dim, tau=tau, descending=flag(where, "descending", descending))
+    permutation = permutation_of_rows(where, rows, tau, flag(where, "descending", descending))
     wanted = permutation.scores.gather(-1, order.movedim(dim, -1))
     distance = (permutation.targets - wanted).abs() / permutation.tau[..., None]
     return (distance + permutation.row_sums.log()).sum(-1).div(n).to(x.dtype)
@@ -144,7 +145,8 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     """
     where = "laplex.soft.quantile_normalize"
     rows = rows_along(where, x, dim)
-    goal = rows_along(where, target, -1 if isinstance(target, Tensor) and target.dim() == 1 else dim, "target")
+    goal_dim = -1 if isinstance(target, Tensor) and target.dim() == 1 else dim
+    goal = rows_along(where, target, goal_dim, "target", one_each=True)
     check_finite(where, goal, "target")
     if goal.dim() > 1 and goal.shape[:-1] != rows.shape[:-1]:
         raise ValueError(f"{where}: `target` must have one dimension, or the shape {tuple(x.shape)} of `x` except for "
@@ -152,7 +154,7 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     m = goal.shape[-1]
     goal = goal.sort(-1).values.expand(*rows.shape[:-1], m)
     # In float32 the rank of a large number among many has no digits left to say where it is between two targets.
-    position = (rank(rows.double(), tau=tau) - 0.5) * (m / rows.shape[-1]) - 0.5
+    position = (ranks_of_rows(where, rows.double(), tau) - 0.5) * (m / rows.shape[-1]) - 0.5
     position = position.clamp(0, m - 1)
     low = position.detach().floor().clamp(max=max(m - 2, 0)).long()
     below, above = goal.gather(-1, low), goal.gather(-1, (low + 1).clamp(max=m - 1))

@@ -71,16 +71,23 @@ def rank(
             f"{where}: ranks of `x` are in its dtype, and float16 ends at {FLOAT16_ENDS}, got {x.shape[dim]} numbers "
             "along `dim`; use x.float()"
         )
-    tau = softness(where, tau, rows)
-    module = fused_module(rows, tau) if method == "cdf" else None
-    if module is not None:
-        ranks: Tensor = _FusedRanks.apply(where, rows, tau, descending, module)
-    else:
-        check_finite(where, rows)
-        ranks = (_ranks if method == "cdf" else _softsort_ranks)(*flat(rows, tau), descending).reshape(rows.shape)
+    ranks = ranks_of_rows(where, rows, tau, descending, method)
     if hard:
         ranks = average_ranks(-rows if descending else rows).to(ranks.dtype) + (ranks - ranks.detach())
     return restored(ranks, x, dim)
+
+
+def ranks_of_rows(where: str, rows: Tensor, tau: Any, descending: bool = False, method: str = "cdf") -> Tensor:
+    """Ranks (*batch, n) for rows (*batch, n) and a tau that is not checked yet."""
+    tau = softness(where, tau, rows)
+    module = fused_module(rows, tau) if method == "cdf" else None
+    ranks: Tensor
+    if module is not None:
+        ranks = _FusedRanks.apply(where, rows, tau, descending, module)
+        return ranks
+    check_finite(where, rows)
+    ranks = (_ranks if method == "cdf" else _softsort_ranks)(*flat(rows, tau), descending)
+    return ranks.reshape(rows.shape)
 
 
 def average_ranks(y: Tensor) -> Tensor:

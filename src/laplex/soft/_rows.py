@@ -14,6 +14,7 @@ from laplex._checks.counts import integer, is_integer
 from laplex._checks.messages import not_finite
 from laplex._checks.tau import SMALLEST_TAU, row_lengths
 from laplex._eager import plain, plainly_eager, readable
+from laplex._errors import ShapeWarning, warn
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
@@ -21,8 +22,11 @@ from laplex._scan.order import Matrix
 QUARTILES_APART = 1.349  # of the normal distribution, in units of its standard deviation
 
 
-def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
-    """x with ``dim`` moved to the end, in float32 or float64. Whether it is finite is left to ``check_finite``."""
+def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool = False) -> Tensor:
+    """x with ``dim`` moved to the end, in float32 or float64. Whether it is finite is left to ``check_finite``.
+
+    ``one_each``: whether rows of one number are nothing to warn of.
+    """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
@@ -37,7 +41,21 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
     moved = x if dim in (-1, x.dim() - 1) else x.movedim(dim, -1)
     if moved.shape[-1] == 0:
         raise ValueError(f"{where}: `{name}` must have at least one number along `dim`, got shape {tuple(x.shape)}")
+    if moved.shape[-1] == 1 and not one_each and moved is x and x.dim() > 1:
+        _one_number_each(where, name, x)
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
+
+
+def _one_number_each(where: str, name: str, x: Tensor) -> None:
+    """Warn about (..., n, 1), the shape of what a model with one output returns: allowed, but n rows of one number."""
+    n = x.shape[-2]
+    if plainly_eager() and n > 1:
+        warn(
+            f"{where}: `{name}` has shape {tuple(x.shape)}: these are rows of one number each; for rows of {n} numbers "
+            f"use {name}.squeeze(-1), or dim={x.dim() - 2} (if rows of one number are meant, filter "
+            "laplex.ShapeWarning)",
+            ShapeWarning,
+        )
 
 
 def place_count(where: str, k: Any, n: int) -> int:

@@ -69,7 +69,11 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     """
     where = "laplex.soft.argsort"
     rows = rows_along(where, x, dim)
-    descending = flag(where, "descending", descending)
+    return permutation_of_rows(where, rows, tau, flag(where, "descending", descending))
+
+
+def permutation_of_rows(where: str, rows: Tensor, tau: Any, descending: bool) -> SoftPermutation:
+    """P for rows (*batch, n) and a tau that is not checked yet."""
     check_finite(where, rows)
     tau = softness(where, tau, rows)
     return SoftPermutation(unshared(rows), rows.detach().argsort(-1), tau, descending=descending)

@@ -79,7 +79,12 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
         tensor([1., 0., 1., 0.])
     """
     where = "laplex.soft.topk_mask"
-    rows = rows_along(where, x, dim)
+    mask = mask_of_rows(where, rows_along(where, x, dim), k, tau, hard)
+    return restored(mask, x, dim)
+
+
+def mask_of_rows(where: str, rows: Tensor, k: Any, tau: Any, hard: Any = False) -> Tensor:
+    """The mask (*batch, n) of rows (*batch, n), for arguments that are not checked yet."""
     tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
     hard = flag(where, "hard", hard)
@@ -92,7 +97,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
         mask = _FusedMask.apply(where, rows, count, tau, module)
     if hard:
         mask = _hard_mask(rows.detach(), count.detach()).to(mask.dtype) + (mask - mask.detach())
-    return restored(mask, x, dim)
+    return mask
 
 
 def _mask(rows: Tensor, count: Tensor, tau: Tensor) -> Tensor:

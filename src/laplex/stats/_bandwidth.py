@@ -15,7 +15,7 @@ from laplex.stats._estimation import line_of, values
 from laplex.stats._line import places_left_out
 from laplex.stats._order import Sorting, sort
 from laplex.stats._regression import constant, linear
-from laplex.stats._samples import at_least_two, batch_shape, common_dtype, masses, numbers, rows
+from laplex.stats._samples import at_least_two, batch_shape, common_dtype, masses, numbers, one_number_each, rows
 
 KINDS = ("density", "constant", "linear")
 TRIED = 24  # bandwidths of the first search, in equal ratios
@@ -69,6 +69,7 @@ def bandwidth(
         )
     if not is_number(rtol) or not SMALLEST_RTOL <= rtol < 1:
         raise ValueError(f"{where}: `rtol` must be between {SMALLEST_RTOL:g} and 1, got {rtol!r}")
+    one_number_each(where, "x", x)
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
     batch = batch_shape(where, x=x, y=y, weights=w)

@@ -15,7 +15,7 @@ from laplex._checks.tau import row_lengths
 from laplex._running import cumulative
 from laplex.stats._estimation import PlacesOn, estimation
 from laplex.stats._line import Line, one_sided, read, take
-from laplex.stats._samples import batch_shape, masses, numbers, rows
+from laplex.stats._samples import batch_shape, masses, numbers, one_number_each, rows
 
 
 def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -80,6 +80,7 @@ def kde_sample(
     """
     where = "laplex.stats.kde_sample"
     x = numbers(where, "x", x)
+    one_number_each(where, "x", x)
     w = masses(where, "weights", weights, x)
     count = integer(where, "count", count, 0)
     generator = counts.generator(where, generator, x.device)

@@ -67,7 +67,7 @@ def energy_distance(
     """
     where = "laplex.stats.energy_distance"
     data = merged(where, x, y, weights_x, weights_y, unbiased)
-    return data.result(_energy(data, unbiased))
+    return data.result(energy(data, unbiased))
 
 
 def crps(observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None, unbiased: bool = False) -> Tensor:
@@ -98,10 +98,10 @@ def crps(observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None
         raise TypeError(f"{where}: `observation` must be a floating-point tensor, got {got}; use torch.as_tensor")
     names = ("ensemble", "observation", "weights", "weights_y")
     data = merged(where, ensemble, observation[..., None], weights, None, unbiased, names=names, single=True)
-    return data.result(_energy(data, unbiased) / 2)
+    return data.result(energy(data, unbiased) / 2)
 
 
-def _energy(data: Merged, unbiased: bool) -> Tensor:
+def energy(data: Merged, unbiased: bool) -> Tensor:
     """The energy distance (h,)."""
     z, order = sort(data.z)
     signed, unit = data.signed()

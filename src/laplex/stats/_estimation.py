@@ -18,6 +18,7 @@ from laplex.stats._samples import (
     common_dtype,
     masses,
     numbers,
+    one_number_each,
     rows,
 )
 
@@ -41,6 +42,7 @@ class Estimation(NamedTuple):
 def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any = None) -> Estimation:
     """Check the arguments of an estimate; without points it leaves out every sample at its own place."""
     x = numbers(where, "x", x)
+    one_number_each(where, "x", x)
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
     if points is None:

@@ -39,7 +39,7 @@ from laplex._prefixes import previous
 from laplex._running import cumulative, running
 from laplex._scan.autograd import scan
 from laplex.stats._order import sort
-from laplex.stats._samples import merged
+from laplex.stats._samples import Merged, merged
 
 
 def mmd(
@@ -77,12 +77,17 @@ def mmd(
     """
     where = "laplex.stats.mmd"
     data = merged(where, x, y, weights_x, weights_y, unbiased, tau)
+    return data.result(discrepancy(data, unbiased))
+
+
+def discrepancy(data: Merged, unbiased: bool) -> Tensor:
+    """MMD^2 (h,)."""
     signed, unit = data.signed()
     value = squared_norm(data.z, signed, data.tau) * unit**2
     if unbiased:
         for mass, excess in data.excesses():
             value = value - excess * shortfall(data.z, mass, data.tau)
-    return data.result(value)
+    return value
 
 
 def squared_norm(z: Tensor, s: Tensor, tau: Tensor) -> Tensor:

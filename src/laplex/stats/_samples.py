@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from laplex._checks.tau import row_lengths
-from laplex._eager import readable
+from laplex._eager import plainly_eager, readable
+from laplex._errors import ShapeWarning, warn
 
 Shape = tuple[int, ...]
 
@@ -31,6 +32,17 @@ def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Te
     if readable(value) and not bool(value.isfinite().all()):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with torch.isfinite")
     return value
+
+
+def one_number_each(where: str, name: str, x: Tensor) -> None:
+    """Warn about samples (..., n, 1), the shape of what a model with one output returns: n rows of one sample."""
+    if x.shape[-1] == 1 and x.dim() > 1 and x.shape[-2] > 1 and plainly_eager():
+        warn(
+            f"{where}: `{name}` has shape {tuple(x.shape)}: these are rows of one sample each; for rows of "
+            f"{x.shape[-2]} samples use {name}.squeeze(-1) (if rows of one sample are meant, filter "
+            "laplex.ShapeWarning)",
+            ShapeWarning,
+        )
 
 
 def masses(where: str, name: str, weights: Any, x: Tensor, of_name: str = "x") -> Tensor | None:
@@ -136,10 +148,14 @@ def merged(
     tau: Any = 1.0,
     names: tuple[str, str, str, str] = ("x", "y", "weights_x", "weights_y"),
     single: bool = False,
+    projected: bool = False,
 ) -> Merged:
     """Check two samples, their weights and tau, and merge them."""
     x = numbers(where, names[0], x)
     y = numbers(where, names[1], y, x)
+    if not (single or projected):
+        one_number_each(where, names[0], x)
+        one_number_each(where, names[1], y)
     w, v = masses(where, names[2], weights_x, x, names[0]), masses(where, names[3], weights_y, y, names[1])
     if unbiased:
         at_least_two(where, x.shape[-1], w, names[0])

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
-from laplex.stats._energy import energy_distance
-from laplex.stats._mmd import mmd
-from laplex.stats._samples import common_dtype, numbers
+from laplex.stats._energy import energy
+from laplex.stats._mmd import discrepancy
+from laplex.stats._samples import common_dtype, merged, numbers
 
 
 def sliced_mmd(
@@ -66,9 +66,10 @@ def sliced_mmd(
     """
     where = "laplex.stats.sliced_mmd"
     (along_x, along_y), _ = _projected(where, x, y, projections, generator)
-    weights = {"weights_x": _for_all(weights_x), "weights_y": _for_all(weights_y)}
+    weights = _for_all(weights_x), _for_all(weights_y)
     tau = tau[..., None] if isinstance(tau, Tensor) else tau
-    return mmd(along_x, along_y, tau=tau, unbiased=unbiased, **weights).mean(-1).to(common_dtype(x, y))
+    data = merged(where, along_x, along_y, *weights, unbiased, tau, projected=True)
+    return data.result(discrepancy(data, unbiased)).mean(-1).to(common_dtype(x, y))
 
 
 def sliced_energy_distance(
@@ -96,8 +97,9 @@ def sliced_energy_distance(
     """
     where = "laplex.stats.sliced_energy_distance"
     (along_x, along_y), d = _projected(where, x, y, projections, generator)
-    weights = {"weights_x": _for_all(weights_x), "weights_y": _for_all(weights_y)}
-    distances = energy_distance(along_x, along_y, unbiased=unbiased, **weights)
+    weights = _for_all(weights_x), _for_all(weights_y)
+    data = merged(where, along_x, along_y, *weights, unbiased, projected=True)
+    distances = data.result(energy(data, unbiased))
     return (distances.mean(-1) / mean_projection(d)).to(common_dtype(x, y))
 
 
