@@ -283,3 +283,9 @@ def test_a_target_for_each_row_warns_of_nothing():
 
 def test_a_graph_warns_of_no_columns():
     assert warned(lambda: torch.compile(CALLS["rank"], fullgraph=True, backend="eager")(COLUMN)) == []
+
+
+def test_an_order_of_another_integer_type():
+    message = "laplex.soft.cross_entropy: `order` must have indices of torch.int64, got torch.int32; use order.long()"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        soft.cross_entropy(X, X.argsort().int(), tau=1.0)

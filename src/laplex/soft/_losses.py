@@ -117,7 +117,7 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
     n = rows.shape[-1]
     _same_shape(where, "order", order, "x", x)
     if order.dtype != torch.int64:
-        raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use y.argsort()")
+        raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use order.long()")
     if readable(order) and not bool(((order >= 0) & (order < n)).all()):
         got = f"{int(order.min())} to {int(order.max())}"
         raise ValueError(f"{where}: `order` must have indices from 0 to {n - 1}, got {got}")
