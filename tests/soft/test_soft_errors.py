@@ -156,9 +156,9 @@ def test_products_and_entries():
     with pytest.raises(TypeError, match=r"P @ v needs a tensor, got list"):
         P @ [1.0]
     for v in (torch.ones(3), torch.ones(2, 4), torch.ones(3, 3), torch.ones(3, 2)):
-        with pytest.raises(ValueError, match=r"in P @ v v must be \(2, 3\) or \(2, 3, columns\), got"):
+        with pytest.raises(ValueError, match=r"for P @ v, v must be \(2, 3\) or \(2, 3, columns\), got"):
             P @ v
-        with pytest.raises(ValueError, match=r"in P\.mT @ v v must be \(2, 3\) or \(2, 3, columns\), got"):
+        with pytest.raises(ValueError, match=r"for P\.mT @ v, v must be \(2, 3\) or \(2, 3, columns\), got"):
             P.mT @ v
     for product in (P.__matmul__, P.mT.__matmul__):
         with pytest.raises(TypeError, match=r"v needs a floating-point tensor, got torch.int64; use v.float\(\)"):
