@@ -130,9 +130,23 @@ def test_quantiles_at_the_ends(q):
         soft.quantile(X, torch.tensor([0.5, q]), tau=1.0)
 
 
-def test_quantiles_beyond():
-    with pytest.raises(ValueError, match=r"laplex\.soft\.quantile: `q` must be between 0 and 1, got 50"):
-        soft.quantile(X, 50, tau=1.0)
+@pytest.mark.parametrize("q", [50, 1, 0.0, -0.1, math.nan])
+def test_quantiles_beyond(q):
+    with pytest.raises(
+        ValueError, match=rf"laplex\.soft\.quantile: `q` must be between 0 and 1, both excluded, got {q:g}"
+    ):
+        soft.quantile(X, q, tau=1.0)
+
+
+def test_several_quantiles_of_one_row():
+    with pytest.raises(ValueError, match=r"laplex\.soft\.quantile: `q` must be one number.*use x\.expand\(3, -1\)"):
+        soft.quantile(X[0], torch.tensor([0.1, 0.5, 0.9]), tau=1.0)
+    assert soft.quantile(X[0].expand(3, -1), torch.tensor([0.1, 0.5, 0.9]), tau=1.0).shape == (3,)
+
+
+def test_errors_of_medians_name_them():
+    with pytest.raises(ValueError, match=r"laplex\.soft\.median: `tau` must be positive"):
+        soft.median(X, tau=0.0)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +264,7 @@ OF_ROWS = {
     **CALLS,
     **LOSSES,
     "topk": lambda x, dim=-1: soft.topk(x, 1, dim, tau=1.0),
+    "median": lambda x, dim=-1: soft.median(x, dim, tau=1.0),
 }
 
 

@@ -245,7 +245,9 @@ class SoftPermutation:
         fits = columns.dim() == len(side) + 1 and columns.shape[-2] == side[-1]
         if not fits or any(size not in (1, most) for size, most in zip(v.shape, side[:-1], strict=False)):
             shape = ", ".join(map(str, side))
-            raise ValueError(f"laplex.soft: for {what}, v must be ({shape}) or ({shape}, columns), got {tuple(v.shape)}")
+            raise ValueError(
+                f"laplex.soft: for {what}, v must be ({shape}) or ({shape}, columns), got {tuple(v.shape)}"
+            )
         return columns, vector
 
     def __repr__(self) -> str:

@@ -86,7 +86,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
 def mask_of_rows(where: str, rows: Tensor, k: Any, tau: Any, hard: Any = False) -> Tensor:
     """The mask (*batch, n) of rows (*batch, n), for arguments that are not checked yet."""
     tau = softness(where, tau, rows)
-    count = _counts(where, "k", k, rows, rows.shape[-1])
+    count = _numbers(where, "k", k, rows, rows.shape[-1], ends=True)
     hard = flag(where, "hard", hard)
     module = fused_module(rows, tau, count)
     mask: Tensor
@@ -151,24 +151,29 @@ def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | No
         weights: not negative, with the shape of x; None for equal ones.
 
     Example:
-        >>> laplex.soft.quantile(torch.arange(100.0), 0.25, tau=0.1)
+        >>> x = torch.arange(100.0)
+        >>> laplex.soft.quantile(x, 0.25, tau=0.1)
         tensor(24.5000)
+        >>> laplex.soft.quantile(x.expand(3, -1), torch.tensor([0.1, 0.5, 0.9]), tau=0.1)  # several of the same numbers
+        tensor([ 9.5000, 49.5000, 89.5000])
     """
-    where = "laplex.soft.quantile"
-    rows = rows_along(where, x, dim)
-    check_finite(where, rows)
-    flat_x, flat_tau = flat(rows, softness(where, tau, rows))
-    level = _counts(where, "q", q, rows, 1).reshape(-1)
-    _within(where, "q", level, (level > 0) & (level < 1), "between 0 and 1, both excluded")
-    mass = torch.ones_like(flat_x).double() if weights is None else _masses(where, weights, x, dim)
-    total = mass.sum(-1)
-    anchor, b = _threshold(flat_x.double(), mass, ((1 - level) * total, level * total), flat_tau)
-    return (anchor + b).reshape(rows.shape[:-1]).to(x.dtype)
+    return _quantile("laplex.soft.quantile", x, q, dim, tau, weights)
 
 
 def median(x: Tensor, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
     """The soft quantile at 1/2."""
-    return quantile(x, 0.5, dim, tau=tau, weights=weights)
+    return _quantile("laplex.soft.median", x, 0.5, dim, tau, weights)
+
+
+def _quantile(where: str, x: Tensor, q: Any, dim: int, tau: Any, weights: Tensor | None) -> Tensor:
+    rows = rows_along(where, x, dim)
+    check_finite(where, rows)
+    flat_x, flat_tau = flat(rows, softness(where, tau, rows))
+    level = _levels(where, q, x, rows).reshape(-1)
+    mass = torch.ones_like(flat_x).double() if weights is None else _masses(where, weights, x, dim)
+    total = mass.sum(-1)
+    anchor, b = _threshold(flat_x.double(), mass, ((1 - level) * total, level * total), flat_tau)
+    return (anchor + b).reshape(rows.shape[:-1]).to(x.dtype)
 
 
 def _threshold(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,19 +290,33 @@ def _minus_distance(u: Tensor) -> Tensor:
     return torch.where(u < 0, u, -u)
 
 
-def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tensor:
-    """Return k or q as (*batch), in float64."""
-    batch = rows.shape[:-1]
+def _levels(where: str, q: Any, x: Tensor, rows: Tensor) -> Tensor:
+    """Return q as (*batch), in float64."""
+    if isinstance(q, Tensor) and q.dim() == x.dim() == 1 and len(q) > 1:
+        raise ValueError(
+            f"{where}: `q` must be one number, as `x` is one row, got shape {tuple(q.shape)}; for several quantiles of "
+            f"the same numbers use x.expand({len(q)}, -1)"
+        )
+    return _numbers(where, "q", q, rows, 1, ends=False)
+
+
+def _numbers(where: str, name: str, value: Any, rows: Tensor, most: int, *, ends: bool) -> Tensor:
+    """Return k or q as (*batch), in float64: between 0 and the most, which are allowed with ``ends``."""
+    batch, what = rows.shape[:-1], f"between 0 and {most}" + ("" if ends else ", both excluded")
     if not (is_number(value) or isinstance(value, Tensor)):
         raise TypeError(f"{where}: `{name}` must be a number or a tensor, got {type(value).__name__}")
     if not isinstance(value, Tensor):
-        if not 0 <= value <= most:
-            raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {value:g}")
+        if not _inside(value, most, ends):
+            raise ValueError(f"{where}: `{name}` must be {what}, got {value:g}")
         return number_per_row(float(value), batch, rows.device)
     numbers = value.to(dtype=torch.float64, device=rows.device)
     numbers = expanded(where, name, numbers, batch, "the shape of `x` without `dim`")
-    _within(where, name, numbers, (numbers >= 0) & (numbers <= most), f"between 0 and {most}")
+    _within(where, name, numbers, _inside(numbers, most, ends), what)
     return numbers
+
+
+def _inside(value: Any, most: int, ends: bool) -> Any:
+    return (value >= 0) & (value <= most) if ends else (value > 0) & (value < most)
 
 
 def _within(where: str, name: str, numbers: Tensor, right: Tensor, what: str) -> None:
