@@ -178,7 +178,8 @@ def test_bandwidth(options, message):
         (
             {"statistic": lambda x, y: x.mean(), "tau": None},
             ValueError,
-            "`statistic` must return one number for each of (1, 2), got ()",
+            "`statistic` must return one number for each of (1, 2), got (); its arguments lead with a dimension of "
+            "permutations, so reduce over the last one only, as in a.mean(-1)",
         ),
     ],
 )

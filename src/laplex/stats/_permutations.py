@@ -59,7 +59,8 @@ def permutation_test(
     Args:
         x (..., n), y (..., m): samples. Leading dimensions broadcast; each row is a test of its own.
         statistic: "mmd", "energy_distance", or a function of batches (permutations, ..., n) and (permutations, ..., m)
-            that returns (permutations, ...), large where the samples differ.
+            that returns (permutations, ...), large where the samples differ:
+            ``lambda a, b: (a.mean(-1) - b.mean(-1)).abs()``.
         tau: the length of the kernel, for "mmd".
         permutations: how many are drawn.
         unbiased: use the unbiased estimators of the named statistics.
@@ -148,7 +149,10 @@ def _callers_statistic(where: str, statistic: Callable[..., Tensor], data: Merge
         wanted = pool.shape[:-1]
         if not isinstance(value, Tensor) or value.shape != wanted:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"{where}: `statistic` must return one number for each of {tuple(wanted)}, got {got}")
+            raise ValueError(
+                f"{where}: `statistic` must return one number for each of {tuple(wanted)}, got {got}; its arguments "
+                "lead with a dimension of permutations, so reduce over the last one only, as in a.mean(-1)"
+            )
         return value.double().reshape(wanted[0], -1).mT
 
     return values
