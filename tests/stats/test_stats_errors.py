@@ -35,8 +35,13 @@ def raises(error, name, message):
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (X.long(), TypeError, "`x` must be a floating-point tensor, got a tensor of torch.int64; use torch.as_tensor"),
-        ([1.0, 2.0], TypeError, "`x` must be a floating-point tensor, got list"),
+        (X.long(), TypeError, "`x` must be a floating-point tensor, got a tensor of torch.int64; use x.float()"),
+        (X * 1j, TypeError, "`x` must be a floating-point tensor, got a tensor of torch.complex64; use x.real"),
+        (
+            [1.0, 2.0],
+            TypeError,
+            "`x` must be a floating-point tensor, got list; use torch.as_tensor(x, dtype=torch.float32)",
+        ),
         (torch.tensor(1.0), ValueError, "`x` must have at least one number in its last dimension, got shape ()"),
         (X[:, :0], ValueError, "`x` must have at least one number in its last dimension, got shape (2, 0)"),
         (X / 0, ValueError, "`x` must be finite, got NaN or infinity"),
@@ -140,8 +145,11 @@ def test_devices():
 
 
 def test_crps():
-    with raises(TypeError, "crps", "`observation` must be a floating-point tensor, got float; use torch.as_tensor"):
+    message = "`observation` must be a floating-point tensor, got "
+    with raises(TypeError, "crps", message + "float; use torch.as_tensor(observation, dtype=torch.float32)"):
         stats.crps(1.0, X)
+    with raises(TypeError, "crps", message + "a tensor of torch.int64; use observation.float()"):
+        stats.crps(torch.tensor(1), X)
     with raises(ValueError, "crps", "`ensemble` must have at least 2 samples where one is left out, got 1"):
         stats.crps(torch.tensor(1.0), ONE, unbiased=True)
     with raises(

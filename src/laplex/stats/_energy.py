@@ -35,7 +35,7 @@ from laplex._prefixes import following
 from laplex._running import cumulative
 from laplex.stats._line import equal_neighbours, run_bounds
 from laplex.stats._order import sort
-from laplex.stats._samples import Merged, merged, numbers
+from laplex.stats._samples import Merged, merged, not_floating, numbers
 
 
 def energy_distance(
@@ -94,8 +94,7 @@ def crps(observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None
     where = "laplex.stats.crps"
     ensemble = numbers(where, "ensemble", ensemble)
     if not isinstance(observation, Tensor) or not observation.is_floating_point():
-        got = f"a tensor of {observation.dtype}" if isinstance(observation, Tensor) else type(observation).__name__
-        raise TypeError(f"{where}: `observation` must be a floating-point tensor, got {got}; use torch.as_tensor")
+        raise not_floating(where, "observation", observation)
     names = ("ensemble", "observation", "weights", "weights_y")
     data = merged(where, ensemble, observation[..., None], weights, None, unbiased, names=names, single=True)
     return data.result(energy(data, unbiased) / 2)

@@ -19,10 +19,7 @@ Shape = tuple[int, ...]
 def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Tensor:
     """Return a tensor (..., n) as given; it must have at least one number, all finite, on the device of ``like``."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"{where}: `{name}` must be a floating-point tensor, got {got}; use torch.as_tensor({name}, dtype=...)"
-        )
+        raise not_floating(where, name, value)
     if value.dim() == 0 or value.shape[-1] == 0:
         raise ValueError(
             f"{where}: `{name}` must have at least one number in its last dimension, got shape {tuple(value.shape)}"
@@ -32,6 +29,14 @@ def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Te
     if readable(value) and not bool(value.isfinite().all()):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with torch.isfinite")
     return value
+
+
+def not_floating(where: str, name: str, value: object) -> TypeError:
+    """The error for what is not a floating-point tensor."""
+    got, to_do = type(value).__name__, f"torch.as_tensor({name}, dtype=torch.float32)"
+    if isinstance(value, Tensor):
+        got, to_do = f"a tensor of {value.dtype}", f"{name}.real" if value.is_complex() else f"{name}.float()"
+    return TypeError(f"{where}: `{name}` must be a floating-point tensor, got {got}; use {to_do}")
 
 
 def one_number_each(where: str, name: str, x: Tensor) -> None:
