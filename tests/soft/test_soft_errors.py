@@ -38,8 +38,14 @@ def name(request):
 @pytest.mark.parametrize(
     ("x", "dim", "error", "message"),
     [
-        (X.long(), -1, TypeError, "`x` must be a floating-point tensor, got a tensor of torch.int64"),
-        ([1.0, 2.0], -1, TypeError, "`x` must be a floating-point tensor, got list"),
+        (X.long(), -1, TypeError, "`x` must be a floating-point tensor, got a tensor of torch.int64; use x.float()"),
+        (X * 1j, -1, TypeError, "`x` must be a floating-point tensor, got a tensor of torch.complex64; use x.real"),
+        (
+            [1.0, 2.0],
+            -1,
+            TypeError,
+            "`x` must be a floating-point tensor, got list; use torch.as_tensor(x, dtype=torch.float32)",
+        ),
         (torch.tensor(1.0), -1, ValueError, "`x` must have at least one dimension, got a single number"),
         (X, 2, ValueError, "`dim` must be between -2 and 1, got 2"),
         (X[:, :0], -1, ValueError, "`x` must have at least one number along `dim`, got shape (2, 0)"),

@@ -28,10 +28,7 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     ``one_each``: whether rows of one number are nothing to warn of.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(
-            f"{where}: `{name}` must be a floating-point tensor, got {got}; use torch.as_tensor({name}, dtype=...)"
-        )
+        raise TypeError(f"{where}: `{name}` must be a floating-point tensor, {_got_instead(name, x)}")
     if x.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
     if not is_integer(dim):
@@ -44,6 +41,13 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     if moved.shape[-1] == 1 and not one_each and moved is x and x.dim() > 1:
         _one_number_each(where, name, x)
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
+
+
+def _got_instead(name: str, value: object) -> str:
+    """What was passed in place of a floating-point tensor, and how to make one of it."""
+    if not isinstance(value, Tensor):
+        return f"got {type(value).__name__}; use torch.as_tensor({name}, dtype=torch.float32)"
+    return f"got a tensor of {value.dtype}; use {name}.{'real' if value.is_complex() else 'float()'}"
 
 
 def _one_number_each(where: str, name: str, x: Tensor) -> None:

@@ -35,7 +35,7 @@ def not_floating(where: str, name: str, value: object) -> TypeError:
     """The error for what is not a floating-point tensor."""
     got, to_do = type(value).__name__, f"torch.as_tensor({name}, dtype=torch.float32)"
     if isinstance(value, Tensor):
-        got, to_do = f"a tensor of {value.dtype}", f"{name}.real" if value.is_complex() else f"{name}.float()"
+        got, to_do = f"a tensor of {value.dtype}", f"{name}.{'real' if value.is_complex() else 'float()'}"
     return TypeError(f"{where}: `{name}` must be a floating-point tensor, got {got}; use {to_do}")
 
 
