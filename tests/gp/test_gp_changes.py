@@ -277,3 +277,76 @@ def test_kernels_of_ones_own_have_any_attributes():
     assert sum(one.numel() for one in gp.trainable(kernel).parameters()) == 1
     with pytest.raises(ValueError, match="Decay: `rate` must be positive"):
         kernel.rate = -1.0
+
+
+def test_a_parameter_of_another_shape_than_the_series(path):
+    """The kernel is right, but the process was made for one series."""
+    y, kernel = torch.ones(5).double(), gp.Matern32(2.0)
+    process = gp.GaussianProcess(kernel, torch.linspace(0, 1, 5).double(), diag=0.1)
+    kernel.scale = number([1.0, 2.0, 3.0])
+    message = "the kernel's parameters must broadcast to the batch () of the process, got parameters of shape (3,)"
+    for method in (process.log_likelihood, process.predict, process.apply_inverse):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            method(y)
+
+
+# --- Attributes of processes that are set -----------------------------------------------------------------------------
+
+PROCESS_SETTINGS = {  # the name and the value that is set, the error and its message
+    "times": ("t", torch.ones(5), AttributeError, "`t` cannot be set, only `kernel`, `mean` and `diag`, the variance"),
+    "yerr": ("yerr", 3.0, AttributeError, "`yerr` cannot be set, only `kernel`, `mean` and `diag`, the variance of"),
+    "band": ("band", torch.ones(5), AttributeError, "`band` cannot be set, only"),
+    "exposure": ("exposure", 3.0, AttributeError, "`exposure` cannot be set, only"),
+    "mistyped": ("kernels", gp.SHO(1.0), AttributeError, "`kernels` cannot be set, only `kernel`, `mean` and `diag`"),
+    "no kernel": ("kernel", None, TypeError, "`kernel` must be a kernel of laplex.gp, such as"),
+    "a kernel of another batch": (
+        "kernel",
+        gp.Matern32(number([1.0, 2.0, 3.0])),
+        ValueError,
+        "must broadcast to the batch () of the process, got parameters of shape (3,); make a new process",
+    ),
+    "a word as mean": ("mean", "x", TypeError, "`mean` must be a number, a tensor or a function of times, got str"),
+    "no mean": ("mean", None, TypeError, "`mean` must be a number, a tensor or a function of times, got NoneType"),
+    "an array as mean": ("mean", torch.ones(5).numpy(), TypeError, "`mean` must be a number, a tensor or a function"),
+    "a mean that is NaN": ("mean", float("nan"), ValueError, "`mean` must be finite, got nan"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "error", "message"), PROCESS_SETTINGS.values(), ids=PROCESS_SETTINGS)
+def test_what_is_set_on_a_process_is_checked(name, value, error, message):
+    t, y = torch.linspace(0, 1, 5).double(), torch.ones(5).double()
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    with pytest.raises(error, match=re.escape(message)):
+        setattr(process, name, value)
+    assert torch.equal(process.log_likelihood(y), fresh(t, y))
+    assert process.t is t
+
+
+def test_kernel_mean_and_noise_that_are_set_count():
+    t, y = torch.linspace(0, 1, 5).double(), torch.ones(5).double()
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    process.kernel, process.mean, process.diag = gp.SHO(2.0), torch.cos, 0.2
+    want = gp.GaussianProcess(gp.SHO(2.0), t, diag=0.2, mean=torch.cos)
+    for one in (process, copy.copy(process), copy.deepcopy(process), pickle.loads(pickle.dumps(process))):
+        assert torch.equal(one.log_likelihood(y), want.log_likelihood(y))
+        assert torch.equal(one.predict(y, t + 0.1), want.predict(y, t + 0.1))
+
+
+def test_noise_of_series_of_different_sizes_is_set_as_a_list():
+    t, y = [torch.linspace(0, 1, n).double() for n in (5, 3)], [torch.ones(n).double() for n in (5, 3)]
+    noise = [torch.full((n,), 0.1 * n).double() for n in (5, 3)]
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    process.diag = noise
+    want = gp.GaussianProcess(gp.Matern32(1.0), t, diag=noise)
+    assert torch.equal(process.log_likelihood(y), want.log_likelihood(y))
+
+
+class Named(gp.GaussianProcess):
+    """A process of one's own."""
+
+
+def test_processes_of_ones_own_have_any_attributes():
+    process = Named(gp.Matern32(1.0), torch.linspace(0, 1, 5), diag=0.1)
+    process.star = "Vega"
+    with pytest.raises(AttributeError, match="`t` cannot be set"):
+        process.t = torch.ones(5)

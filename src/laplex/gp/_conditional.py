@@ -207,8 +207,8 @@ class Conditional:
 def _snapshot(process: GaussianProcess) -> GaussianProcess:
     """Copy the process with its present times and mean. A mean that is a function is called when it is needed."""
     snapshot, mean = object.__new__(type(process)), process.mean  # torch.compile of torch 2.11 cannot trace copy.copy
-    snapshot.t, snapshot.counts, snapshot.engine = process.t.clone(), process.counts, process.engine
-    snapshot.mean = mean.clone() if isinstance(mean, Tensor) else mean
+    snapshot._t, snapshot.counts, snapshot.engine = process.t.clone(), process.counts, process.engine
+    snapshot._mean = mean.clone() if isinstance(mean, Tensor) else mean
     return snapshot
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
@@ -22,7 +23,7 @@ from laplex._states.line import Line, line_between
 from laplex._states.result import LikelihoodResult, read
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
-from laplex.gp._range import check_variance, has_valid_parameters, refuse_numbers
+from laplex.gp._range import WHERE, check_variance, has_valid_parameters, refuse_numbers
 from laplex.gp._series import Series
 
 
@@ -65,11 +66,15 @@ class Engine:
         2. for a sum of blocks, whose numbers are computed on the host, if they are not: on a GPU, above all;
         3. with tensors, for any kernel and for exposures.
         """
-        result = None
-        if self.exposure is None:
-            by_core = core_can_read(self.series.caller_times, self.noise, y)
-            result = self._by_core(y) if by_core else self._by_host(y)
-        return self._by_tensors(y) if result is None else result
+        try:
+            result = None
+            if self.exposure is None:
+                by_core = core_can_read(self.series.caller_times, self.noise, y)
+                result = self._by_core(y) if by_core else self._by_host(y)
+            return self._by_tensors(y) if result is None else result
+        except RuntimeError:
+            self.check_batch()
+            raise
 
     def _by_core(self, y: Tensor) -> LikelihoodResult | None:
         """The likelihood in C++; None for a kernel that is not a sum of few blocks."""
@@ -164,7 +169,11 @@ class Engine:
     def factored(self, where: str) -> tuple[Factored, Line | Events]:
         """The factor of K + diag, which has to be positive definite."""
         line = self.line()
-        chain = self.chain(self.components(), line)
+        try:
+            chain = self.chain(self.components(), line)
+        except RuntimeError:
+            self.check_batch()
+            raise
         factored, failed = factorise(chain)
         if checks.readable(failed):  # else the results are NaN
             points, variance = read(failed, chain.variance())
@@ -181,6 +190,19 @@ class Engine:
         if checks.readable(loss):
             warn_of_lost_digits(where, max(loss.tolist()), "; what is solved loses digits, too")
         return factored, line
+
+    def check_batch(self) -> None:
+        """Raise if the kernel's parameters do not broadcast to the batch of series, as after they were changed."""
+        of_kernel, batch = self.kernel.batch_shape, self.series.batch
+        try:
+            fits = torch.broadcast_shapes(of_kernel, batch) == batch
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{WHERE}: the kernel's parameters must broadcast to the batch {tuple(batch)} of the process, got "
+                f"parameters of shape {tuple(of_kernel)}; make a new process"
+            )
 
     # --- Checks of results -------------------------------------------------------------------------------------------
 

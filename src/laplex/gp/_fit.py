@@ -261,7 +261,7 @@ def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
         return process
     series = Series(t, series.batch, _savable(series.counts))
     parts = {"series": series, "band": _savable(process.band), "exposure": _savable(process.exposure)}
-    return _changed(process, t=t, mean=mean, engine=process.engine.replaced(**parts), diag=_savable(process.diag))
+    return _changed(process, _t=t, mean=mean, engine=process.engine.replaced(**parts), diag=_savable(process.diag))
 
 
 def _savable(value: Any) -> Any:

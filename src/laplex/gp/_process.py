@@ -34,6 +34,11 @@ class Prediction(NamedTuple):
     variance: Any  # (*batch, m), or (*batch, m, m) for a covariance
 
 
+SETTABLE = "kernel", "mean", "diag"
+HELD = "engine", "counts"  # what a process is made of, next to these
+FIXED = "t", "yerr", "band", "exposure", "series", "batch_shape"
+
+
 class GaussianProcess:
     """A Gaussian process with a kernel of ``laplex.gp``, observed with noise at times in any order.
 
@@ -82,14 +87,14 @@ class GaussianProcess:
     ) -> None:
         checks.check_kernel(checks.WHERE, kernel)
         checks.check_mean(checks.WHERE, mean, many=isinstance(t, list | tuple))
-        self.mean = mean
+        self._mean = mean
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
             t, sizes = padded([checks.observed_times(times) for times in checks.list_of_series(t)])
-            self.t, self.counts = t, sizes.tolist()
+            self._t, self.counts = t, sizes.tolist()
         else:
-            self.t = checks.observed_times(t)
+            self._t = checks.observed_times(t)
         batch = checks.batch(self.t, kernel.batch_shape)
         noise = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
         ordered = checks.check_values(self.t, noise)
@@ -103,6 +108,16 @@ class GaussianProcess:
         sizes = f"{len(self.counts)} series of {self.counts} times" if self.counts else f"times {tuple(self.t.shape)}"
         return f"GaussianProcess({self.kernel}, {sizes}, device={self.t.device})"
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse names that cannot be set, which would have no effect. Subclasses may have others."""
+        known = name in SETTABLE or name in HELD or name.startswith("_")
+        if not known and (name in FIXED or type(self).__module__ == "laplex.gp"):
+            raise AttributeError(
+                f"{checks.WHERE}: `{name}` cannot be set, only `kernel`, `mean` and `diag`, the variance of the noise; "
+                "for anything else make a new process"
+            )
+        super().__setattr__(name, value)
+
     @property
     def batch_shape(self) -> torch.Size:
         """The shape of the batch of series."""
@@ -112,6 +127,11 @@ class GaussianProcess:
     def series(self) -> Series:
         """The times as series of sorted points."""
         return self.engine.series
+
+    @property
+    def t(self) -> Tensor:
+        """The times (*batch, n) in float64; series of different sizes are padded."""
+        return self._t
 
     @property
     def band(self) -> Tensor | None:
@@ -130,7 +150,20 @@ class GaussianProcess:
 
     @kernel.setter
     def kernel(self, kernel: Kernel) -> None:
-        self.engine = self.engine.replaced(kernel=kernel)
+        checks.check_kernel(checks.WHERE, kernel)
+        engine = self.engine.replaced(kernel=kernel)
+        engine.check_batch()
+        self.engine = engine
+
+    @property
+    def mean(self) -> Any:
+        """The mean, as it was given; another one may take its place."""
+        return self._mean
+
+    @mean.setter
+    def mean(self, mean: Any) -> None:
+        checks.check_mean(checks.WHERE, mean, many=self.counts is not None)
+        self._mean = mean
 
     @property
     def diag(self) -> Tensor:
@@ -139,6 +172,7 @@ class GaussianProcess:
 
     @diag.setter
     def diag(self, value: Any) -> None:
+        value = self._padded("diag", value) if isinstance(value, list | tuple) else value
         noise = checks.noise(value, None, self.t, self.series.batch)
         if checks.readable(noise.given):
             checks.check_noise_range(noise, *extremes(noise.given))
@@ -291,13 +325,13 @@ class GaussianProcess:
         values = checks.observations(where, self._padded("y", y), self.engine.series.batch, self.t.shape)
         checks.same_device(where, "y", values, self.t)
         residual = values.double()
-        if not is_number(self.mean) or self.mean != 0:
+        if not is_number(self._mean) or self._mean != 0:
             residual = residual - self._mean_at(where)
         return residual, values.dtype
 
     def _mean_at(self, where: str, t: Tensor | None = None) -> Tensor | float:
         """The mean of the process, at the times observed or at others."""
-        mean, dims = self._padded("mean", self.mean), 1 + len(self.series.batch)
+        mean, dims = self._padded("mean", self._mean), 1 + len(self.series.batch)
         if isinstance(mean, Tensor):
             return checks.fixed_mean(where, mean, self.t if t is None else t, dims, observed=t is None)
         if callable(mean):
