@@ -468,7 +468,7 @@ CALLS = {
     "mask of numbers": (
         lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 5)),
         TypeError,
-        "`key_padding_mask` must be a tensor of torch.bool, .* got a tensor of torch.float32",
+        r"`key_padding_mask` must be a tensor of torch.bool, .* got a tensor of torch.float32; .* use key_pa.*\.bool\(\)",
     ),
     "mask of another size": (
         lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 4, dtype=torch.bool)),
@@ -482,6 +482,16 @@ CALLS = {
     "dtype as a word": (lambda: Layer(12, 3, dtype="float32"), TypeError, "`dtype` must be a torch.dtype, got 'f"),
     "integers": (lambda: Layer(3, 3)(V.int()), TypeError, "`query` must be of a floating-point type, got torch.int32"),
     "another dtype": (lambda: Layer(3, 3)(V.double()), TypeError, "`value` must be torch.float32, as the layer is"),
+    "a value that is the key": (
+        lambda: Layer(3, 3, kdim=5)(V, torch.zeros(2, 5, 5)),
+        ValueError,
+        r"`value` must be .*, 3\), got shape \(2, 5, 5\); `value` is `key` unless it is passed: .* with vdim=5",
+    ),
+    "a key that is the query": (
+        lambda: Layer(3, 3, kdim=5)(V),
+        ValueError,
+        r"`key` must be .*, 5\), got shape .*; `key` is `query` unless it is passed: pass it, or .* with kdim=3",
+    ),
     "a value without a batch": (lambda: Layer(3, 3)(V, V, V[0]), ValueError, "`value` must have a row for every key"),
     "features": (lambda: Layer(12, 3)(V), ValueError, r"`query` must be \(batch, sequence, 12\)"),
     "no tensor": (lambda: Layer(3, 3)(V, "key"), TypeError, "`key` must be a tensor, got str"),

@@ -73,6 +73,7 @@ def padding(where: str, mask: Any, shape: tuple[int, ...]) -> Tensor | None:
         got = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(
             f"{where}: `key_padding_mask` must be a tensor of torch.bool, True for keys that do not count, got {got}"
+            f"{'; if it is 0 for all other keys, use key_padding_mask.bool()' if isinstance(mask, Tensor) else ''}"
         )
     if mask.dim() != len(shape) or any(size not in (1, full) for size, full in zip(mask.shape, shape, strict=True)):
         raise ValueError(f"{where}: `key_padding_mask` must be {shape}, got shape {tuple(mask.shape)}")
@@ -94,7 +95,7 @@ def sequences(where: str, module: Any, sides: tuple[Any, Any, Any]) -> None:
         if side.dim() not in (2, 3) or side.shape[-1] != width:
             raise ValueError(
                 f"{where}: `{name}` must be (batch, sequence, {width}) or (sequence, {width}), got shape "
-                f"{tuple(side.shape)}"
+                f"{tuple(side.shape)}{_by_default(name, sides)}"
             )
         if not side.is_floating_point():
             raise TypeError(f"{where}: `{name}` must be of a floating-point type, got {side.dtype}; use {name}.float()")
@@ -116,6 +117,16 @@ def sequences(where: str, module: Any, sides: tuple[Any, Any, Any]) -> None:
             f"{tuple(key.shape)}"
         )
     some_keys(where, "key", key if module.batch_first or key.dim() == 2 else key.transpose(0, 1))
+
+
+def _by_default(name: str, sides: tuple[Any, Any, Any]) -> str:
+    """What to add about a key or a value that nobody passed."""
+    query, key, value = sides
+    if name == "value" and value is key:
+        return f"; `value` is `key` unless it is passed: pass it, or make the layer with vdim={key.shape[-1]}"
+    if name == "key" and key is query:
+        return f"; `key` is `query` unless it is passed: pass it, or make the layer with kdim={query.shape[-1]}"
+    return ""
 
 
 def some_keys(where: str, name: str, key: Tensor) -> None:
