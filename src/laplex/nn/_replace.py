@@ -138,7 +138,8 @@ def replace_linear(
     Args:
         model: any module. It must not be an nn.Linear itself, which would have no parent to be replaced in.
         kernels: how many kernels a layer gets.
-        include, exclude: regular expressions, searched for in the layers' names; None includes all, excludes none.
+        include, exclude: regular expressions, matched anywhere in the layers' names: "0" is in "2.0" and "10", too, and
+            "^0$" only in "0". None includes all, excludes none.
         phase, tau, train_tau, scale_gradients: as for :class:`LaplexLinear`. Not with a fit.
         fit: whether the new layers are fitted to the old weights (:meth:`LaplexLinear.from_linear`); otherwise they
             start afresh, with the old bias.
@@ -151,7 +152,7 @@ def replace_linear(
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-        >>> print(laplex.nn.replace_linear(model, kernels=4, include="0", dry_run=True))
+        >>> print(laplex.nn.replace_linear(model, kernels=4, include="^0$", dry_run=True))
         layer  in -> out  parameters  after  saved
         0      64 -> 128       8,320    900  89.2%
         all                    8,320    900  89.2%
