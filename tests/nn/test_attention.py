@@ -468,7 +468,7 @@ CALLS = {
     "mask of numbers": (
         lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 5)),
         TypeError,
-        r"`key_padding_mask` must be a tensor of torch.bool, .* got a tensor of torch.float32; .* use key_pa.*\.bool\(\)",
+        r"`key_padding_mask` must be a tensor of torch.bool, .* got a tensor of torch.float32; .* use key_.*\.bool\(\)",
     ),
     "mask of another size": (
         lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 4, dtype=torch.bool)),
