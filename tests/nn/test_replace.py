@@ -408,9 +408,25 @@ def test_layers_whose_weights_hooks_make_are_left_alone(change):
 
 def test_lazy_layers_are_left_alone():
     model = nn.Sequential(nn.Linear(64, 64), nn.LazyLinear(32))
-    replace_linear(model, kernels=2)
+    table = replace_linear(model, kernels=2)
     assert isinstance(model[0], LaplexLinear)
     assert isinstance(model[1], nn.LazyLinear)
+    assert table.left == (("1", 0, "it has no size yet; call the model once first"),)
+    with pytest.raises(ValueError, match="no layer to replace: 0: it has no size yet"):
+        replace_linear(nn.Sequential(nn.LazyLinear(32)))
+    model(torch.randn(2, 64))
+    assert [row.name for row in replace_linear(model, kernels=2)] == ["1"]
+
+
+@pytest.mark.parametrize("change", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_layers_that_are_parametrized_are_said_to_be(change):
+    model = nn.Sequential(nn.Linear(64, 64), change(nn.Linear(64, 64)))
+    table = replace_linear(model, kernels=2)
+    assert [row.name for row in table] == ["0"]
+    assert all(matrix.name.startswith("1.parametrizations.weight.original") for matrix in table.left)
+    assert {matrix.why.partition(",")[0] for matrix in table.left} == {"it is parametrized already"}
+    nn.utils.parametrize.remove_parametrizations(model[1], "weight")
+    assert [row.name for row in replace_linear(model, kernels=2)] == ["1"]
 
 
 def test_true_derivatives_can_be_asked_for():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
 from laplex._checks.counts import integer
 from laplex._checks.renamed import renamed
@@ -275,13 +276,25 @@ def _other_matrices(model: nn.Module, candidates: list[Candidate], shared: set[i
     for path, module in model.named_modules():
         if isinstance(module, Anchored):
             continue
-        kind = "a subclass of nn.Linear" if isinstance(module, nn.Linear) else "not an nn.Linear"
-        why = f"it belongs to {type(module).__name__}, which is {kind}; use laplex.nn.parametrize"
+        if isinstance(module, nn.LazyLinear) and is_lazy(module.weight):
+            matrices[id(module.weight)] = Remainder(path, 0, "it has no size yet; call the model once first")
+        why = _belongs(module)
         for name, parameter in module.named_parameters(path, recurse=False):
             if not is_lazy(parameter) and parameter.dim() >= 2 and id(parameter) not in named:
                 reason = SHARED if id(parameter) in shared else why
                 matrices.setdefault(id(parameter), Remainder(name, parameter.numel(), reason))
     return [*matrices.values()]
+
+
+def _belongs(module: nn.Module) -> str:
+    """Why the parameters of this module are left alone."""
+    if isinstance(module, ParametrizationList):
+        return (
+            "it is parametrized already, as by weight_norm or spectral_norm; torch.nn.utils.parametrize."
+            "remove_parametrizations makes it an nn.Linear's weight again"
+        )
+    kind = "a subclass of nn.Linear" if isinstance(module, nn.Linear) else "not an nn.Linear"
+    return f"it belongs to {type(module).__name__}, which is {kind}; use laplex.nn.parametrize"
 
 
 def _pattern(where: str, name: str, value: str | None) -> re.Pattern[str] | None:
