@@ -475,6 +475,28 @@ def test_exposures_of_a_line():
         process(gp.Linear(), exposure=0.1).log_likelihood(Y)
 
 
+def test_a_layer_as_mean():
+    """It wants float32 and columns."""
+    message = (
+        "It is called with the times, a float64 tensor of shape (3,), and must return as many numbers. A layer takes "
+        "columns: use mean=lambda t: layer(t[..., None])[..., 0] with layer.double()"
+    )
+    layer = torch.nn.Linear(1, 1)
+    with pytest.raises(RuntimeError, match=f"log_likelihood: `mean` failed: .*\n{re.escape(message)}") as raised:
+        process(mean=layer).log_likelihood(Y)
+    assert type(raised.value.__cause__) is RuntimeError
+    layer.double()
+    assert process(mean=lambda t: layer(t[..., None])[..., 0]).log_likelihood(Y).isfinite()
+
+
+def test_a_mean_that_runs_out_of_memory():
+    def mean(t):
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        process(mean=mean).predict(Y)
+
+
 def test_a_kernel_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         gp.Kernel()

@@ -335,7 +335,8 @@ class GaussianProcess:
         if isinstance(mean, Tensor):
             return checks.fixed_mean(where, mean, self.t if t is None else t, dims, observed=t is None)
         if callable(mean):
-            return checks.computed_mean(where, mean(self.t if t is None else t), self.t if t is None else t, dims)
+            at = self.t if t is None else t
+            return checks.computed_mean(where, _called(where, mean, at), at, dims)
         return float(mean)
 
     def _padded(self, name: str, values: Any) -> Any:
@@ -350,3 +351,16 @@ class GaussianProcess:
     def _in_callers_form(self, values: Tensor) -> Any:
         """Return values (..., n) in the form of the caller's times: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
+
+
+def _called(where: str, mean: Callable[[Tensor], Any], t: Tensor) -> Any:
+    try:
+        return mean(t)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # such as when memory runs out, which says more
+            raise
+        raise RuntimeError(
+            f"{where}: `mean` failed: {error}\nIt is called with the times, a float64 tensor of shape "
+            f"{tuple(t.shape)}, and must return as many numbers. A layer takes columns: use mean=lambda t: "
+            "layer(t[..., None])[..., 0] with layer.double()"
+        ) from error
