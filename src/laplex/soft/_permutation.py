@@ -33,10 +33,11 @@ class SoftPermutation:
 
     ``P @ v`` permutes any values softly, ``P.mT @ v`` goes back, ``P[rows, cols]`` are single entries.
 
-    P is computed when it is used, from tau and the numbers that were sorted. It copies views without a graph, such as
-    a row of a matrix. If the numbers have been written to in place since the sort, as an optimizer does, using P raises
-    RuntimeError, as a backward would; ``P.order`` still works. (torch does not count writes by fused optimizers or
-    through ``.data``: use P before them.)
+    P is computed when it is used, from tau and the numbers that were sorted. If they have been written to in place
+    since the sort, as an optimizer does, using P raises RuntimeError, as a backward would; ``P.order`` still works.
+    What was copied keeps its values: numbers in half precision, a tau that is not float64, and views without a graph,
+    such as a row of a matrix. (torch does not count writes by fused optimizers or through ``.data``: use P before
+    them.)
     """
 
     __module__ = "laplex.soft"
