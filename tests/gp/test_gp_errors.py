@@ -99,7 +99,7 @@ TYPES = {
     ),
     "an unknown kernel as a term": (
         lambda: PROCESS.predict(Y, kernel=3),
-        "mean: `kernel` must be a kernel of laplex.gp, such as laplex.gp.Matern32(scale=1.0), got int",
+        "predict: `kernel` must be a kernel of laplex.gp, such as laplex.gp.Matern32(scale=1.0), got int",
     ),
     "a string as scale": (
         lambda: gp.Matern32("2"),
@@ -191,7 +191,19 @@ VALUES = {
     ),
     "infinite new times": (
         lambda: PROCESS.predict(Y, T / 0),
+        "laplex.gp.GaussianProcess.predict: `t` must be finite, got NaN or infinity",
+    ),
+    "infinite times given observations": (
+        lambda: PROCESS.condition(Y).mean(T / 0),
         "laplex.gp.Conditional.mean: `t` must be finite, got NaN or infinity",
+    ),
+    "predictions from y of another size": (
+        lambda: PROCESS.predict(Y[:2], T),
+        "laplex.gp.GaussianProcess.predict: `y` must have the shape (3,) of the times, got (2,)",
+    ),
+    "predicted covariances of a list": (
+        lambda: RAGGED.predict([Y, Y[:2]], return_cov=True),
+        "laplex.gp.GaussianProcess.predict: needs times in one tensor, got a list of series",
     ),
     "an empty list": (
         lambda: process(t=[]),
@@ -208,11 +220,11 @@ VALUES = {
     ),
     "new times of another batch": (
         lambda: BATCH.predict(torch.stack([Y, Y]), T.expand(3, 3)),
-        "mean: `t` must have the shape (m,), or the leading dimensions (2,) of the observed times, got (3, 3)",
+        "predict: `t` must have the shape (m,), or the leading dimensions (2,) of the observed times, got (3, 3)",
     ),
     "more new times than series": (
         lambda: PROCESS.predict(Y, T.expand(2, 3)),
-        "mean: `t` must have the shape (m,), or the leading dimensions () of the observed times, got (2, 3)",
+        "predict: `t` must have the shape (m,), or the leading dimensions () of the observed times, got (2, 3)",
     ),
     "no noise": (
         lambda: gp.GaussianProcess(KERNEL, T),
@@ -270,7 +282,7 @@ VALUES = {
     ),
     "a tensor as mean at new times": (
         lambda: process(mean=Y).predict(Y, T),
-        "mean: `mean` must be a number or a function to be known at other times than those observed, got a "
+        "predict: `mean` must be a number or a function to be known at other times than those observed, got a "
         "tensor of shape (3,); pass a function of times, or include_mean=False",
     ),
     "a mean of another size": (
@@ -319,7 +331,7 @@ VALUES = {
     ),
     "a term of another kernel": (
         lambda: process(SUM).predict(Y, kernel=gp.Matern32(1.0)),
-        "mean: `kernel` must be a term of the process's kernel, the same object as in the sum, or a sum of "
+        "predict: `kernel` must be a term of the process's kernel, the same object as in the sum, or a sum of "
         "some of its terms; got Matern32, which is not one of its 2 terms",
     ),
     "variance and covariance": (

@@ -48,13 +48,19 @@ class Conditional:
     __module__ = "laplex.gp"
 
     def __init__(
-        self, process: GaussianProcess, factored: Factored, line: Line | Events, y: Tensor, dtype: torch.dtype
+        self,
+        process: GaussianProcess,
+        factored: Factored,
+        line: Line | Events,
+        y: Tensor,
+        dtype: torch.dtype,
+        named: str | None = None,
     ) -> None:
-        """``y`` (h, n, m): observations minus the mean, in the order of the line."""
+        """``y`` (h, n, m): observations minus the mean, in the order of the line; errors may name another function."""
         # Everything is copied as it is now, because the caller may write to it later.
         chain = factored.chain._replace(diag=factored.chain.diag.clone())
         self.process, self._factored, self._line = _snapshot(process), factored._replace(chain=chain), line
-        self._y, self._dtype = y.clone(), dtype
+        self._y, self._dtype, self._named = y.clone(), dtype, named
         self._z, self._f = factored.whiten(y)
         terms = process.kernel.terms()
         self._terms = [term.components_by(lambda parameter: parameter.double().clone()) for term in terms]
@@ -69,7 +75,7 @@ class Conditional:
 
     def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
         """The mean of the process at times t, (*batch, m)."""
-        with_mean = flag("laplex.gp.Conditional.mean", "include_mean", include_mean)
+        with_mean = flag(self._where("mean"), "include_mean", include_mean)
         points = self._points("mean", t, kernel, band)
         values = points.series.shaped(self._means(points)[..., 0])
         if with_mean:
@@ -88,8 +94,9 @@ class Conditional:
 
     def covariance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Tensor:
         """The covariance of the process at times t, (*batch, m, m), in O((n + m) m)."""
-        checks.not_ragged("laplex.gp.Conditional.covariance", self.process.counts)
-        checks.not_exposed("laplex.gp.Conditional.covariance", self.process.exposure)
+        where = self._where("covariance")
+        checks.not_ragged(where, self.process.counts)
+        checks.not_exposed(where, self.process.exposure)
         points = self._points("covariance", t, kernel, band)
         h, m = points.series.t.shape
         n = self.process.series.n
@@ -114,7 +121,7 @@ class Conditional:
 
         A draw from the prior is corrected by how far the observations differ from it.
         """
-        where = "laplex.gp.Conditional.sample"
+        where = self._where("sample")
         draws, with_mean = checks.draws(where, size), flag(where, "include_mean", include_mean)
         generator_on(where, generator, self.process.t.device, "t")
         checks.not_exposed(where, self.process.exposure)
@@ -132,6 +139,10 @@ class Conditional:
             values = values + self._prior_mean("sample", points)
         values = values.to(self._dtype)
         return points.in_callers_form(values if size is not None else values[0])
+
+    def _where(self, name: str) -> str:
+        """What errors in a method name."""
+        return self._named or f"laplex.gp.Conditional.{name}"
 
     def _with_observations(self, y: Tensor) -> Conditional:
         """The same process, given other observations."""
@@ -179,11 +190,10 @@ class Conditional:
         return points.reading.q - times(state, points.reading.p), earlier, later
 
     def _prior_mean(self, name: str, points: Points) -> Any:
-        where = f"laplex.gp.Conditional.{name}"
-        return self.process._mean_at(where, None if points.observed else points.t)
+        return self.process._mean_at(self._where(name), None if points.observed else points.t)
 
     def _points(self, name: str, t: Any, kernel: Kernel | None, band: Any) -> Points:
-        where, process = f"laplex.gp.Conditional.{name}", self.process
+        where, process = self._where(name), self.process
         counts, sizes = process.counts, process.series.counts
         if t is None:
             times, band = process.series.shaped(self._t), process.band if band is None else band

@@ -208,12 +208,15 @@ class GaussianProcess:
         O(n + m) and a covariance O((n + m) m), as often as you ask for them. The result keeps the present times,
         noise, mean and kernel, whatever is written to them later; but a mean that is a function is called each time.
         """
-        where = f"{checks.WHERE}.condition"
+        return self._conditioned(f"{checks.WHERE}.condition", y)
+
+    def _conditioned(self, where: str, y: Any, named: str | None = None) -> Conditional:
+        """The process given y; errors of its methods name them, or ``named``."""
         residual, dtype = self._residual(where, y)
         checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
         factored, line = self.engine.solver(where)
-        return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
+        return Conditional(self, factored, line, line.take(flat)[..., None], dtype, named)
 
     def predict(
         self,
@@ -243,7 +246,7 @@ class GaussianProcess:
         where = f"{checks.WHERE}.predict"
         if flag(where, "return_var", return_var) and flag(where, "return_cov", return_cov):
             raise ValueError(f"{where}: `return_var` and `return_cov` exclude each other, got both")
-        conditional = self.condition(y)
+        conditional = self._conditioned(where, y, where)
         mean = conditional.mean(t, include_mean=include_mean, kernel=kernel, band=band)
         if return_var:
             return Prediction(mean, conditional.variance(t, kernel=kernel, band=band))
