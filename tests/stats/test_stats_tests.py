@@ -108,6 +108,13 @@ def test_bandwidth_is_the_best_on_a_fine_grid(weighted):
     torch.testing.assert_close(stats.bandwidth(x, weights=w), best, rtol=1e-2, atol=0)
 
 
+def test_bandwidth_of_equal_samples_is_the_lower_bound():
+    x, y = torch.full((20,), 3.0), torch.randn(20)
+    for options in ({}, {"y": y, "kind": "constant"}, {"y": y, "kind": "linear"}):
+        assert stats.bandwidth(x, **options).item() == pytest.approx(1 / 20, rel=1e-3)
+        assert stats.bandwidth(x, bounds=(0.3, 2.0), **options).item() == pytest.approx(0.3, rel=1e-3)
+
+
 @pytest.mark.parametrize(("kind", "estimate"), [("constant", stats.nadaraya_watson), ("linear", stats.local_linear)])
 def test_bandwidth_of_regressions(kind, estimate):
     x = torch.rand(400, generator=seeded()).double()

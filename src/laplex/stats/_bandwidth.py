@@ -43,7 +43,7 @@ def bandwidth(
 
     Repeated samples, as in rounded data, predict each other: where all samples are repeated, the likelihood has no
     bound as tau goes to 0, and the result is the lower bound. Give the step to which the data were rounded as that
-    bound.
+    bound. Where all samples are equal their range counts as 1, so that without ``bounds`` the result is 1 / n.
 
     Args:
         x (..., n): samples, at least 2.
