@@ -60,6 +60,7 @@ def test_ranks_and_masks_are_monotone(values, tau):
 
 
 @few
+@pytest.mark.filterwarnings("ignore::laplex.ShapeWarning")
 @hypothesis.given(numbers, softness)
 def test_quantiles_are_monotone(values, tau):
     q = torch.linspace(0.01, 0.99, 15, dtype=torch.float64)
