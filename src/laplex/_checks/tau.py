@@ -68,7 +68,10 @@ def row_lengths(
         return number_per_row(number, batch, like.device)
     if not isinstance(value, Tensor):
         allowed = f"number, a tensor or {instead}" if instead else "number or a tensor"
-        raise TypeError(f"{where}: `{name}` must be a positive {allowed}, got {type(value).__name__}")
+        raise TypeError(
+            f"{where}: `{name}` must be a positive {allowed}, got {type(value).__name__}; use float({name}) or "
+            f"torch.as_tensor({name})"
+        )
     if value.is_complex() or value.dtype == torch.bool:
         to_do = real_instead(name, value) if value.is_complex() else "use the lengths themselves"
         raise TypeError(f"{where}: `{name}` must be a number or a tensor of real numbers, got {value.dtype}; {to_do}")

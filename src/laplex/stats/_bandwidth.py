@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import is_number
+from laplex._eager import outside_graphs
 from laplex.stats._density import log_density
 from laplex.stats._estimation import line_of, values
 from laplex.stats._line import places_left_out
@@ -23,6 +24,7 @@ SMALLEST_RTOL = 1e-13  # float64 cannot tell closer bandwidths apart
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
+@outside_graphs
 def bandwidth(
     x: Tensor,
     y: Tensor | None = None,
@@ -38,8 +40,7 @@ def bandwidth(
     ``kde(x, tau=tau)``. For regressions it is minus the squared error of the prediction from all others. Bandwidths in
     equal ratios are tried, and a golden-section search refines the best of them. The result has no derivatives.
 
-    It compares values as it searches. Call it outside of functions that ``torch.compile`` compiles: tracing the search
-    takes minutes.
+    The search depends on values, so ``torch.compile`` breaks its graph around a call.
 
     Repeated samples, as in rounded data, predict each other: where all samples are repeated, the likelihood has no
     bound as tau goes to 0, and the result is the lower bound. Give the step to which the data were rounded as that
