@@ -350,3 +350,19 @@ def test_processes_of_ones_own_have_any_attributes():
     process.star = "Vega"
     with pytest.raises(AttributeError, match="`t` cannot be set"):
         process.t = torch.ones(5)
+
+
+@pytest.mark.usefixtures("unpoisoned")
+@pytest.mark.parametrize("name", ["kernel", "mean", "diag", "scale", "sigma"])
+def test_what_is_set_in_a_compiled_function_counts(name):
+    t, y = torch.linspace(0, 1, 3).double(), torch.ones(3).double()
+
+    def value_of(scale):
+        process = gp.GaussianProcess(gp.Matern32(2.0, scale), t, diag=0.1)
+        value = gp.SHO(scale) if name == "kernel" else 3.0 if name == "sigma" else scale
+        setattr(process.kernel if name in ("scale", "sigma") else process, name, value)
+        return process.log_likelihood(y)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(value_of, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(number(1.5)), value_of(number(1.5)))

@@ -134,8 +134,8 @@ class Kernel(nn.Module, ABC):
         elif name in parameters and not isinstance(value, nn.Parameter):
             self._write(name, parameters[name], value, torch.clone)
         else:
-            for store in (self.__dict__, parameters, self.__dict__.get("_buffers") or {}):
-                store.pop(name, None)
+            if name in self.__dict__ or name in parameters or name in (self.__dict__.get("_buffers") or {}):
+                delattr(self, name)
             self._set(name, value)
 
     def _refuse_mistyped(self, name: str, value: Any) -> None:

@@ -110,8 +110,10 @@ class GaussianProcess:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse names that cannot be set, which would have no effect. Subclasses may have others."""
-        known = name in SETTABLE or name in HELD or name.startswith("_")
-        if not known and (name in FIXED or type(self).__module__ == "laplex.gp"):
+        if name in SETTABLE:  # not by setters of properties, which torch.compile of torch 2.11 ignores
+            getattr(self, f"_set_{name}")(value)
+            return
+        if not (name in HELD or name.startswith("_")) and (name in FIXED or type(self).__module__ == "laplex.gp"):
             raise AttributeError(
                 f"{checks.WHERE}: `{name}` cannot be set, only `kernel`, `mean` and `diag`, the variance of the noise; "
                 "for anything else make a new process"
@@ -150,6 +152,9 @@ class GaussianProcess:
 
     @kernel.setter
     def kernel(self, kernel: Kernel) -> None:
+        self._set_kernel(kernel)
+
+    def _set_kernel(self, kernel: Kernel) -> None:
         checks.check_kernel(checks.WHERE, kernel)
         engine = self.engine.replaced(kernel=kernel)
         engine.check_batch()
@@ -162,6 +167,9 @@ class GaussianProcess:
 
     @mean.setter
     def mean(self, mean: Any) -> None:
+        self._set_mean(mean)
+
+    def _set_mean(self, mean: Any) -> None:
         checks.check_mean(checks.WHERE, mean, many=self.counts is not None)
         self._mean = mean
 
@@ -172,6 +180,9 @@ class GaussianProcess:
 
     @diag.setter
     def diag(self, value: Any) -> None:
+        self._set_diag(value)
+
+    def _set_diag(self, value: Any) -> None:
         value = self._padded("diag", value) if isinstance(value, list | tuple) else value
         noise = checks.noise(value, None, self.t, self.series.batch)
         if checks.readable(noise.given):
