@@ -349,8 +349,8 @@ class GaussianProcess:
         if isinstance(mean, Tensor):
             return checks.fixed_mean(where, mean, self.t if t is None else t, dims, observed=t is None)
         if callable(mean):
-            at = self.t if t is None else t
-            return checks.computed_mean(where, _called(where, mean, at), at, dims)
+            times = self.t if t is None else t
+            return checks.computed_mean(where, _called(where, mean, times), times, dims)
         return float(mean)
 
     def _padded(self, name: str, values: Any) -> Any:
