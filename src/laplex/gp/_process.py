@@ -110,7 +110,7 @@ class GaussianProcess:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse names that cannot be set, which would have no effect. Subclasses may have others."""
-        if name in SETTABLE:  # not by setters of properties, which torch.compile of torch 2.11 ignores
+        if name in SETTABLE:  # torch.compile of torch 2.11 ignores setters: those below only say this to type checkers
             getattr(self, f"_set_{name}")(value)
             return
         if not (name in HELD or name.startswith("_")) and (name in FIXED or type(self).__module__ == "laplex.gp"):
