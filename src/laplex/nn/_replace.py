@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable
@@ -20,7 +21,6 @@ from laplex.nn._linear import LaplexLinear
 if TYPE_CHECKING:
     from laplex._progress import Progress
 
-DEFAULTS = {"phase": False, "tau": None, "train_tau": False, "scale_gradients": True}  # of LaplexLinear
 MOST_UNEXPLAINED = 0.5  # of a weight's energy; above this, a fit has missed most of the layer
 MOST_NAMES = 8  # layer names in a line
 SHARED = "it shares parameters with another module"
@@ -163,7 +163,8 @@ def replace_linear(
     where = "laplex.nn.replace_linear"
     integer(where, "kernels", kernels)
     options = {"phase": phase, "tau": tau, "train_tau": train_tau, "scale_gradients": scale_gradients}
-    changed = [name for name, value in options.items() if value != DEFAULTS[name]]
+    defaults = inspect.signature(LaplexLinear).parameters
+    changed = [name for name, value in options.items() if value != defaults[name].default]
     if fit and changed:
         raise ValueError(f"{where}: with fit=True `{', '.join(changed)}` cannot be set; leave it out, or set fit=False")
     chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_layer_like(old, kernels, options)))
