@@ -1,5 +1,7 @@
 """The oracle in float64, distances, and the two operators called by name."""
 
+import warnings
+
 import torch
 
 import laplex
@@ -41,6 +43,14 @@ def error(got, want, unphased=None):
 
 def all_nan(*tensors):
     return all(tensor.numel() > 0 and bool(tensor.isnan().all()) for tensor in tensors)
+
+
+def shape_warnings(function):
+    """The text of every ShapeWarning of a function, with the file that is said to be the cause."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [(str(one.message), one.filename) for one in caught if one.category is laplex.ShapeWarning]
 
 
 def rows_for(a, b, m, dtype=None):

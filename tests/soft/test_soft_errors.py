@@ -2,14 +2,13 @@
 
 import math
 import re
-import warnings
 
 import numpy
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import laplex
+from helpers import shape_warnings
 from laplex import soft
 from laplex.soft._rows import softness
 
@@ -274,36 +273,28 @@ OF_ROWS = {
 }
 
 
-def warned(function):
-    """What the function warns of, with the file that is said to be the cause."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        function()
-    return [(str(one.message), one.filename) for one in caught if one.category is laplex.ShapeWarning]
-
-
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_a_column_is_said_to_be_rows_of_one_number(name):
     argument = "scores" if name == "ndcg" else "x"
-    ((message, file),) = warned(lambda: OF_ROWS[name](COLUMN))
+    ((message, file),) = shape_warnings(lambda: OF_ROWS[name](COLUMN))
     assert message.startswith(f"laplex.soft.{name}: `{argument}` has shape (5, 1): these are rows of one number each")
     assert f"for rows of 5 numbers use {argument}.squeeze(-1), or dim=0" in message
     assert file == __file__  # the user's line, not one of laplex
-    assert "(3, 5, 1)" in warned(lambda: OF_ROWS[name](torch.randn(3, 5, 1)))[0][0]
+    assert "(3, 5, 1)" in shape_warnings(lambda: OF_ROWS[name](torch.randn(3, 5, 1)))[0][0]
 
 
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_other_rows_warn_of_nothing(name):
     for x, dim in ((COLUMN, 0), (COLUMN.mT, 0), (COLUMN.mT, -1), (COLUMN[:1], -1), (COLUMN[0], -1), (X, -1)):
-        assert warned(lambda x=x, dim=dim: OF_ROWS[name](x, dim)) == []
+        assert shape_warnings(lambda x=x, dim=dim: OF_ROWS[name](x, dim)) == []
 
 
 def test_a_target_for_each_row_warns_of_nothing():
-    assert warned(lambda: soft.quantile_normalize(X, X[:, :1], tau=1.0)) == []
+    assert shape_warnings(lambda: soft.quantile_normalize(X, X[:, :1], tau=1.0)) == []
 
 
 def test_a_graph_warns_of_no_columns():
-    assert warned(lambda: torch.compile(CALLS["rank"], fullgraph=True, backend="eager")(COLUMN)) == []
+    assert shape_warnings(lambda: torch.compile(CALLS["rank"], fullgraph=True, backend="eager")(COLUMN)) == []
 
 
 def test_an_order_of_another_integer_type():

@@ -2,13 +2,12 @@
 
 import math
 import re
-import warnings
 
 import numpy
 import pytest
 import torch
 
-import laplex
+from helpers import shape_warnings
 from laplex import stats
 
 X = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
@@ -280,21 +279,13 @@ COLUMNS = {
 }
 
 
-def warned(function):
-    """What the function warns of, with the file that is said to be the cause."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        function()
-    return [(str(one.message), one.filename) for one in caught if one.category is laplex.ShapeWarning]
-
-
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_is_said_to_be_rows_of_one_sample(name):
-    ((message, file),) = warned(lambda: COLUMNS[name](COLUMN))
+    ((message, file),) = shape_warnings(lambda: COLUMNS[name](COLUMN))
     assert message.startswith(f"laplex.stats.{name}: `x` has shape (8, 1): these are rows of one sample each")
     assert "for rows of 8 samples use x.squeeze(-1)" in message
     assert file == __file__  # the user's line, not one of laplex
-    assert warned(lambda: COLUMNS[name](LINE)) == warned(lambda: COLUMNS[name](COLUMN[:1])) == []
+    assert shape_warnings(lambda: COLUMNS[name](LINE)) == shape_warnings(lambda: COLUMNS[name](COLUMN[:1])) == []
 
 
 def test_a_column_of_which_one_sample_is_left_out():
@@ -302,12 +293,12 @@ def test_a_column_of_which_one_sample_is_left_out():
         with pytest.raises(ValueError, match="at least 2 samples"):
             stats.bandwidth(COLUMN)
 
-    ((message, _),) = warned(bandwidth)
+    ((message, _),) = shape_warnings(bandwidth)
     assert "use x.squeeze(-1)" in message
 
 
 def test_a_second_column_is_said_to_be_rows_of_one_sample():
-    ((message, _),) = warned(lambda: stats.mmd(LINE, COLUMN, tau=1.0))
+    ((message, _),) = shape_warnings(lambda: stats.mmd(LINE, COLUMN, tau=1.0))
     assert message.startswith("laplex.stats.mmd: `y` has shape (8, 1)")
 
 
@@ -324,4 +315,4 @@ MEANT = {
 
 @pytest.mark.parametrize("name", MEANT)
 def test_columns_that_are_meant_warn_of_nothing(name):
-    assert warned(MEANT[name]) == []
+    assert shape_warnings(MEANT[name]) == []

@@ -12,9 +12,9 @@ from torch.autograd import forward_ad
 from laplex import _backends
 from laplex._checks.counts import integer, is_integer
 from laplex._checks.messages import not_finite
+from laplex._checks.rows import not_floating, warn_of_column
 from laplex._checks.tau import SMALLEST_TAU, row_lengths
 from laplex._eager import plain, plainly_eager, readable
-from laplex._errors import ShapeWarning, warn
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
@@ -28,7 +28,7 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     ``one_each``: whether rows of one number are nothing to warn of.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(f"{where}: `{name}` must be a floating-point tensor, {_got_instead(name, x)}")
+        raise not_floating(where, name, x)
     if x.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
     if not is_integer(dim):
@@ -38,28 +38,9 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     moved = x if dim in (-1, x.dim() - 1) else x.movedim(dim, -1)
     if moved.shape[-1] == 0:
         raise ValueError(f"{where}: `{name}` must have at least one number along `dim`, got shape {tuple(x.shape)}")
-    if moved.shape[-1] == 1 and not one_each and moved is x and x.dim() > 1:
-        _one_number_each(where, name, x)
+    if moved is x and not one_each:
+        warn_of_column(where, name, x, takes_dim=True)
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
-
-
-def _got_instead(name: str, value: object) -> str:
-    """What was passed in place of a floating-point tensor, and how to make one of it."""
-    if not isinstance(value, Tensor):
-        return f"got {type(value).__name__}; use torch.as_tensor({name}, dtype=torch.float32)"
-    return f"got a tensor of {value.dtype}; use {name}.{'real' if value.is_complex() else 'float()'}"
-
-
-def _one_number_each(where: str, name: str, x: Tensor) -> None:
-    """Warn about (..., n, 1), the shape of what a model with one output returns: allowed, but n rows of one number."""
-    n = x.shape[-2]
-    if plainly_eager() and n > 1:
-        warn(
-            f"{where}: `{name}` has shape {tuple(x.shape)}: these are rows of one number each; for rows of {n} numbers "
-            f"use {name}.squeeze(-1), or dim={x.dim() - 2} (if rows of one number are meant, filter "
-            "laplex.ShapeWarning)",
-            ShapeWarning,
-        )
 
 
 def place_count(where: str, k: Any, n: int) -> int:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import is_number
+from laplex._checks.rows import warn_of_column
 from laplex._eager import outside_graphs
 from laplex.stats._density import log_density
 from laplex.stats._estimation import line_of, values
 from laplex.stats._line import places_left_out
 from laplex.stats._order import Sorting, sort
 from laplex.stats._regression import constant, linear
-from laplex.stats._samples import at_least_two, batch_shape, common_dtype, masses, numbers, one_number_each, rows
+from laplex.stats._samples import at_least_two, batch_shape, common_dtype, masses, numbers, rows
 
 KINDS = ("density", "constant", "linear")
 TRIED = 24  # bandwidths of the first search, in equal ratios
@@ -70,7 +71,7 @@ def bandwidth(
         )
     if not is_number(rtol) or not SMALLEST_RTOL <= rtol < 1:
         raise ValueError(f"{where}: `rtol` must be between {SMALLEST_RTOL:g} and 1, got {rtol!r}")
-    one_number_each(where, "x", x)
+    warn_of_column(where, "x", x, "sample")
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
     batch = batch_shape(where, x=x, y=y, weights=w)

@@ -11,11 +11,12 @@ from torch.nn.functional import pad
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
+from laplex._checks.rows import warn_of_column
 from laplex._checks.tau import row_lengths
 from laplex._running import cumulative
 from laplex.stats._estimation import PlacesOn, estimation
 from laplex.stats._line import Line, one_sided, read, take
-from laplex.stats._samples import batch_shape, masses, numbers, one_number_each, rows
+from laplex.stats._samples import batch_shape, masses, numbers, rows
 
 
 def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -80,7 +81,7 @@ def kde_sample(
     """
     where = "laplex.stats.kde_sample"
     x = numbers(where, "x", x)
-    one_number_each(where, "x", x)
+    warn_of_column(where, "x", x, "sample")
     w = masses(where, "weights", weights, x)
     count = integer(where, "count", count, 0)
     generator = counts.generator(where, generator, x.device)

@@ -31,11 +31,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import pad
 
+from laplex._checks.rows import not_floating
 from laplex._prefixes import following
 from laplex._running import cumulative
 from laplex.stats._line import equal_neighbours, run_bounds
 from laplex.stats._order import sort
-from laplex.stats._samples import Merged, merged, not_floating, numbers
+from laplex.stats._samples import Merged, merged, numbers
 
 
 def energy_distance(

@@ -8,19 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.rows import warn_of_column
 from laplex._checks.tau import row_lengths
 from laplex.stats._line import Line, Places, places_left_out
 from laplex.stats._order import put_back, sort, sort_and_find
-from laplex.stats._samples import (
-    Shape,
-    at_least_two,
-    batch_shape,
-    common_dtype,
-    masses,
-    numbers,
-    one_number_each,
-    rows,
-)
+from laplex.stats._samples import Shape, at_least_two, batch_shape, common_dtype, masses, numbers, rows
 
 PlacesOn = Callable[[Line], Places]
 
@@ -42,7 +34,7 @@ class Estimation(NamedTuple):
 def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any = None) -> Estimation:
     """Check the arguments of an estimate; without points it leaves out every sample at its own place."""
     x = numbers(where, "x", x)
-    one_number_each(where, "x", x)
+    warn_of_column(where, "x", x, "sample")
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
     if points is None:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.rows import not_floating, warn_of_column
 from laplex._checks.tau import row_lengths
-from laplex._eager import plainly_eager, readable
-from laplex._errors import ShapeWarning, warn
+from laplex._eager import readable
 
 Shape = tuple[int, ...]
 
@@ -29,25 +29,6 @@ def numbers(where: str, name: str, value: Any, like: Tensor | None = None) -> Te
     if readable(value) and not bool(value.isfinite().all()):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with torch.isfinite")
     return value
-
-
-def not_floating(where: str, name: str, value: object) -> TypeError:
-    """The error for what is not a floating-point tensor."""
-    got, to_do = type(value).__name__, f"torch.as_tensor({name}, dtype=torch.float32)"
-    if isinstance(value, Tensor):
-        got, to_do = f"a tensor of {value.dtype}", f"{name}.{'real' if value.is_complex() else 'float()'}"
-    return TypeError(f"{where}: `{name}` must be a floating-point tensor, got {got}; use {to_do}")
-
-
-def one_number_each(where: str, name: str, x: Tensor) -> None:
-    """Warn about samples (..., n, 1), the shape of what a model with one output returns: n rows of one sample."""
-    if x.shape[-1] == 1 and x.dim() > 1 and x.shape[-2] > 1 and plainly_eager():
-        warn(
-            f"{where}: `{name}` has shape {tuple(x.shape)}: these are rows of one sample each; for rows of "
-            f"{x.shape[-2]} samples use {name}.squeeze(-1) (if rows of one sample are meant, filter "
-            "laplex.ShapeWarning)",
-            ShapeWarning,
-        )
 
 
 def masses(where: str, name: str, weights: Any, x: Tensor, of_name: str = "x") -> Tensor | None:
@@ -159,8 +140,8 @@ def merged(
     x = numbers(where, names[0], x)
     y = numbers(where, names[1], y, x)
     if not (single or projected):
-        one_number_each(where, names[0], x)
-        one_number_each(where, names[1], y)
+        warn_of_column(where, names[0], x, "sample")
+        warn_of_column(where, names[1], y, "sample")
     w, v = masses(where, names[2], weights_x, x, names[0]), masses(where, names[3], weights_y, y, names[1])
     if unbiased:
         at_least_two(where, x.shape[-1], w, names[0])
