@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._checks.core import core_fault
+from laplex._checks.core import core_fault, is_double
 from laplex._compiled import core
 from laplex._formed.kernels import Gradients, Kernels, Needs
 from laplex._formed.torch import entries_dtype as entries_dtype
@@ -33,7 +33,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
 
     Of float32 operands the core sums in float64, block by block: a float32 sum of many terms of one sign loses digits.
     """
-    if left.dtype != torch.float32:
+    if left.dtype != torch.float32 or right.dtype != torch.float32:
         return torch.matmul(left, right).to(dtype)
     product = left.new_empty((*left.shape[:-1], right.shape[-1]))
     a, b = (side if side.dim() == 3 else side[None] for side in (left, right))
@@ -80,7 +80,8 @@ def _run(function: Callable[..., int], kernels: Kernels, matrix: Tensor, *bars: 
     inputs = kernels.target.to(dtype), kernels.source.to(dtype), kernels.tau.double(), weight, *directions
     arrays = [None if array is None else array.contiguous() for array in inputs]  # alive until the core returns
     addresses = [0 if array is None else array.data_ptr() for array in (*arrays, matrix, *bars)]
-    status = function(*addresses, h, kernels.summed, n, k, dtype == torch.float64, torch.get_num_threads())
+    double = is_double("laplex.linear", matrix)
+    status = function(*addresses, h, kernels.summed, n, k, double, torch.get_num_threads())
     if status:
         core_fault("laplex.linear", status, kernels.tau)
 

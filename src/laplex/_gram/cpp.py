@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex._checks.core import core_fault
+from laplex._checks.core import core_fault, is_double
 from laplex._compiled import core
 from laplex._gram.sums import pulls
 
@@ -32,7 +32,7 @@ def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: T
     arrays = [array.contiguous() for array in (sums, direction, target, tau, matrix)]  # alive until the core returns
     addresses = [array.data_ptr() for array in arrays]
     addresses.append(0 if pulled is None else pulled.data_ptr())
-    is_double = matrix.dtype == torch.float64
-    status = core.gram(*addresses, h, m, n, channels, is_double, torch.get_num_threads())
+    double = is_double("laplex.gram", sums, direction, target, matrix)
+    status = core.gram(*addresses, h, m, n, channels, double, torch.get_num_threads())
     if status:
         core_fault("laplex.gram", status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex._checks.core import core_fault
+from laplex._checks.core import core_fault, is_double
 from laplex._compiled import core
 from laplex._scan import results
 from laplex._scan.order import Matrix, Order, empty_order
@@ -76,7 +76,8 @@ def _row_dot(x: Tensor, y: Tensor, tau: Tensor, out: Tensor) -> Tensor:
     """Fill out (*H, n) with the sum over rows of x * y, over tau."""
     h, n = tau.numel(), x.shape[-1]
     addresses = x.data_ptr(), y.data_ptr(), tau.data_ptr(), out.data_ptr()
-    core.row_dot(*addresses, h, x.numel() // (h * n), n, x.dtype == torch.float64, torch.get_num_threads())
+    double = is_double("laplex.linear", x, y, out)
+    core.row_dot(*addresses, h, x.numel() // (h * n), n, double, torch.get_num_threads())
     return out
 
 
@@ -107,7 +108,8 @@ def _run(
     h, n, k = tau.numel(), target.shape[-1], source.shape[-1]
     channels = target_side.indices.shape[-2], source_side.indices.shape[-2]
     sizes = h, x.numel() // (h * x.shape[-1]), n, k, _pads(tail), *channels, degree
-    status = core.scan(*addresses, *sizes, x.dtype == torch.float64, torch.get_num_threads())
+    double = is_double("laplex.linear", x, target, source)
+    status = core.scan(*addresses, *sizes, double, torch.get_num_threads())
     if status:
         core_fault("laplex.linear", status, tau)
 
@@ -124,7 +126,7 @@ def _sort(a: Tensor, b: Tensor, order: Order, from_old: bool) -> None:
     rows, cols = order.target, order.source
     arrays = a, b, rows.indices, cols.indices, rows.values, cols.values
     sizes = a.shape[0], a.shape[1], b.shape[1], rows.indices.shape[1], cols.indices.shape[1]
-    threads = torch.get_num_threads()
-    status = core.order(*(array.data_ptr() for array in arrays), *sizes, from_old, a.dtype == torch.float64, threads)
+    addresses, double = [array.data_ptr() for array in arrays], is_double("laplex", a, b)
+    status = core.order(*addresses, *sizes, from_old, double, torch.get_num_threads())
     if status:
         core_fault("laplex", status)

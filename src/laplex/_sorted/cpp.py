@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._checks.core import core_fault
+from laplex._checks.core import core_fault, is_double
 from laplex._checks.messages import not_finite
 from laplex._compiled import core
 
@@ -66,8 +66,7 @@ def pull_mask(g: Tensor, x: Tensor, k: Tensor, tau: Tensor, threshold: Tensor) -
 def _run(where: str, function: Any, arrays: tuple[Tensor, ...], x: Tensor, tau: Tensor, *flags: bool) -> None:
     n = x.shape[-1]
     addresses = [array.data_ptr() for array in arrays]
-    is_double = x.dtype == torch.float64
-    status = function(*addresses, x.numel() // n, n, *flags, is_double, torch.get_num_threads())
+    status = function(*addresses, x.numel() // n, n, *flags, is_double(where, x), torch.get_num_threads())
     if status == core.NOT_FINITE_A:
         raise ValueError(not_finite(where, "x"))
     if status:

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from laplex import _compiled
-from laplex._checks.core import core_fault
+from laplex._checks.core import core_fault, is_double
 from laplex.distributed._ranks import Ranks
 
 GHOSTS = 4  # left, left tied, right, right tied
@@ -177,9 +177,8 @@ def _decayed(x: Tensor, s: Tensor, end: Tensor, tau: Tensor, degree: int) -> Ten
 def _decayed_by_core(x: Tensor, s: Tensor, end: float, tau: float, degree: int) -> Tensor:
     out = x.new_empty((degree + 1, x.shape[0]), dtype=torch.float64)
     sizes = x.shape[0], x.shape[1], x.stride(0) if x.shape[0] > 1 else 0, degree
-    status = _compiled.core.reduce(
-        x.data_ptr(), s.data_ptr(), end, tau, out.data_ptr(), *sizes, x.dtype == torch.float64, torch.get_num_threads()
-    )
+    addresses, double = (x.data_ptr(), s.data_ptr()), is_double("laplex.distributed", x, s)
+    status = _compiled.core.reduce(*addresses, end, tau, out.data_ptr(), *sizes, double, torch.get_num_threads())
     if status:
         core_fault("laplex.distributed", status)
     return out.mT
