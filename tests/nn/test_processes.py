@@ -1,4 +1,7 @@
-"""Layers of kernels, and parametrized ones, trained by two processes: every step is that of one process."""
+"""Layers of kernels, and parametrized ones, trained by two processes: every step is that of one process.
+
+FSDP can also give them parameters in half precision: then only the outputs are compared.
+"""
 
 import os
 
@@ -8,9 +11,17 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from helpers import error
-from laplex.nn import LaplexLinear, parametrize
+from laplex.nn import LaplaceAttention, LaplexLinear, LaplexProjection, parametrize
 
 CASES = [(model, way) for model in ("layers", "parametrized") for way in ("ddp", "fsdp")]
+
+
+MIXED = {
+    "layer": lambda: LaplexLinear(16, 8, kernels=2, train_tau=True),
+    "projection": lambda: LaplexProjection(16, 8, trainable=True),
+    "attention": lambda: LaplaceAttention(16, 4),
+    "parametrized": lambda: parametrize(nn.Conv1d(16, 8, 1), "weight", 2),
+}
 
 
 class Checkpointed(nn.Sequential):
@@ -56,6 +67,24 @@ def distributed(kind, way):
     return model, model
 
 
+def mixed(kind):
+    torch.manual_seed(0)
+    return MIXED[kind](), torch.randn(16, 16)
+
+
+def output_in_half_precision(kind):
+    """The output under FSDP with parameters in bfloat16, and whether every parameter gets a gradient in float32."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    module, x = mixed(kind)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    y = fully_shard(module, mesh=init_device_mesh("cpu", (2,)), mp_policy=policy)(x)
+    y.float().square().sum().backward()
+    gradients = [parameter.grad.to_local() for parameter in module.parameters()]
+    return y.detach(), all(bool(g.isfinite().all()) and g.dtype == torch.float32 for g in gradients)
+
+
 def one_of_two(rank, folder):
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(f"{folder}/store", 2)
@@ -65,6 +94,7 @@ def one_of_two(rank, folder):
         train(trained, examples()[4 * rank :][:4], 1.0)
         state = {name: getattr(p, "full_tensor", p.detach)().detach() for name, p in model.named_parameters()}
         torch.save(state, f"{folder}/{kind}-{way}-{rank}")
+    torch.save({kind: output_in_half_precision(kind) for kind in MIXED}, f"{folder}/mixed-{rank}")
     torch.distributed.barrier()  # a process that leaves early closes connections that the other still reads
     torch.distributed.destroy_process_group()
     os._exit(0)  # the group's threads outlive it under DistributedDataParallel, and may abort Python as it ends
@@ -89,3 +119,17 @@ def test_two_processes_train_as_one(kind, way, folder):
         for name, parameter in model.named_parameters():
             assert error(state[name], parameter) <= 1e-11, name
             assert error(state[name], before[name]) > 1e-3, name
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+@pytest.mark.parametrize("kind", MIXED)
+def test_parameters_in_half_precision(kind, folder):
+    module, x = mixed(kind)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(parameter.bfloat16())
+    for rank in range(2):
+        y, has_gradients = torch.load(folder / f"mixed-{rank}")[kind]
+        assert y.dtype == torch.bfloat16
+        assert has_gradients
+        assert error(y, module(x.bfloat16().float())) <= 0.02

@@ -149,6 +149,14 @@ def test_anchors_stay_float32(convert, trainable):
     assert module(torch.randn(2, 40).half()).dtype == torch.float16
 
 
+def test_old_files_in_which_the_length_scale_has_no_dimension():
+    state = projection(tau=0.3).state_dict()
+    module = projection(tau=0.2)
+    module.load_state_dict({**state, "log_tau": state["log_tau"][0]})
+    assert module.tau.shape == ()
+    assert module.tau.item() == pytest.approx(0.3)
+
+
 def test_dtypes_and_the_meta_device():
     assert projection(dtype=torch.bfloat16).a.dtype == torch.float32
     assert projection().double().b.dtype == torch.float64

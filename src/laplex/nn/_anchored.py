@@ -102,6 +102,14 @@ def never_to_half(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return convert
 
 
+def in_single(*tensors: Any) -> Any:
+    """The tensors of a layer, in float32 if FSDP or ``functional_call`` has put ones of half precision in their places.
+
+    Some may be None, but not the first, which tells the precision of all.
+    """
+    return tensors if not _is_half(tensors[0]) else [None if tensor is None else tensor.float() for tensor in tensors]
+
+
 def _is_half(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype.itemsize < 4
 

@@ -14,7 +14,7 @@ from laplex import _autocast
 from laplex._anchored_sums import weighted_means
 from laplex._checks.counts import integer, positive
 from laplex.nn import _attention_checks as checks
-from laplex.nn._anchored import never_to_half
+from laplex.nn._anchored import in_single, never_to_half
 from laplex.nn._checks import at_least_single
 
 SHORTEST_TAU = 1 / 16  # of the heads of a fresh module, whose queries and keys have a standard deviation of about 1
@@ -179,7 +179,7 @@ class LaplaceAttention(nn.Module):
     @property
     def tau(self) -> Tensor:
         """The length scales (num_heads,)."""
-        return self.log_tau.exp()
+        return in_single(self.log_tau)[0].exp()  # type: ignore[no-any-return]
 
     def forward(
         self,
@@ -234,5 +234,6 @@ class LaplaceAttention(nn.Module):
 
 
 def _numbers(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer's outputs in the precision of its weights, whatever the precision of x."""
-    return linear(x.to(layer.weight.dtype), layer.weight, layer.bias)
+    """The layer's outputs in the precision of its weights, but at least float32, whatever the precision of x."""
+    weight, bias = in_single(layer.weight, layer.bias)
+    return linear(x.to(weight.dtype), weight, bias)

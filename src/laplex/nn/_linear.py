@@ -20,7 +20,7 @@ from laplex.nn import _encoders as encoders
 from laplex.nn import _scales as scales
 from laplex.nn import _search as search
 from laplex.nn import _start as start
-from laplex.nn._anchored import Anchored
+from laplex.nn._anchored import Anchored, in_single
 
 if TYPE_CHECKING:
     from laplex._progress import Progress
@@ -138,7 +138,7 @@ class LaplexLinear(Anchored):
         It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
         weight takes; calling the layer may avoid both. Writes into it are lost: the parameters are a, b and mix.
         """
-        tensors = self.a, self.b, self.tau, self.mix, self.phi, self.psi
+        tensors = in_single(self.a, self.b, self.tau, self.mix, self.phi, self.psi)
         a, b, tau, mix, phi, psi = map(scaled, tensors, self._factors.each)
         return matrix(Kernels(a, b, tau, mix, phi, psi, self.kernels))
 
@@ -187,8 +187,10 @@ class LaplexLinear(Anchored):
         if isinstance(x, Tensor) and x.is_nested:
             return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        inputs = x, self.a, self.b, self.tau, self.mix, self.bias, self.phi, self.psi
-        return self._planned(lambda plan: layer_product(*inputs, plan, self._factors), self.a, self.b)
+        tensors = self.a, self.b, self.tau, self.mix, self.bias, self.phi, self.psi
+        a, b, tau, mix, bias, phi, psi = in_single(*tensors)
+        inputs = x, a, b, tau, mix, bias, phi, psi
+        return self._planned(lambda plan: layer_product(*inputs, plan, self._factors), a, b)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
 

@@ -39,8 +39,9 @@ class FormedWeight(nn.Module):
         self.shape, self.dtype, self.registered = weight.shape, weight.dtype, False
 
     def forward(self) -> Tensor:
-        """The weight."""
-        return self.layer.weight.to(self.dtype).view(self.shape)
+        """The weight, in the dtype of the module, or of anchors that FSDP or ``functional_call`` has rounded."""
+        dtype = self.dtype if self.layer.a.dtype.itemsize >= 4 else self.layer.a.dtype
+        return self.layer.weight.to(dtype).view(self.shape)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         """Called by torch when this is registered, and again whenever the weight is assigned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.nn import Parameter
 from laplex import _checks
 from laplex._checks.counts import integer, positive
 from laplex._seriation import seriate
-from laplex.nn._anchored import Anchored, uniform
+from laplex.nn._anchored import Anchored, in_single, uniform
 from laplex.nn._checks import at_least_single, length_in
 from laplex.nn.routing import Routing, routing_of
 
@@ -56,7 +57,7 @@ class LaplexProjection(Anchored):
 
     a: Tensor  # (m,)
     b: Tensor  # (d,)
-    log_tau: Tensor  # ()
+    log_tau: Tensor  # (1,): FSDP refuses parameters without dimensions
     phi: Tensor | None  # (m,)
     psi: Tensor | None  # (d,)
     signs: Tensor | None  # (d,) int8
@@ -88,7 +89,7 @@ class LaplexProjection(Anchored):
 
         self._keep("a", empty(self.out_features))
         self._keep("b", empty(self.in_features))
-        self._keep("log_tau", empty())
+        self._keep("log_tau", empty(1))
         self._keep("phi", empty(self.out_features) if phase else None)
         self._keep("psi", empty(self.in_features) if phase else None)
         self.register_buffer("signs", empty(self.in_features).to(torch.int8) if signs else None)
@@ -121,15 +122,23 @@ class LaplexProjection(Anchored):
 
     @property
     def tau(self) -> Tensor:
-        """The length scale, a tensor with one element."""
-        return self.log_tau.exp()
+        """The length scale, ()."""
+        return self.log_tau[0].exp()
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., d) to y (..., m), in the dtype of x."""
         if self.signs is not None:
             _checks.operand("laplex.nn.LaplexProjection", x, self.b, ())
             x = x * self.signs
-        return self._product(x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
+        a, b, tau, phi, psi = in_single(self.a, self.b, self.tau, self.phi, self.psi)
+        return self._product(x, a, b, tau, phi=phi, psi=psi)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as every module does, including from old files, in which log_tau has no dimension."""
+        saved = state_dict.get(prefix + "log_tau")
+        if isinstance(saved, Tensor) and saved.dim() == 0:
+            state_dict[prefix + "log_tau"] = saved[None]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     @torch.no_grad()
     def place(self, data: Tensor, *, generator: torch.Generator | None = None) -> LaplexProjection:
