@@ -22,6 +22,7 @@ from laplex.distributed._ranks import Ranks, ranks_of
 
 Result = TypeVar("Result")
 CALLED = "the function that is called"
+CHECKPOINTING = "torch.utils.checkpoint"  # ends a recomputation by an exception of its own, on all ranks alike
 KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first match counts
 
 
@@ -55,18 +56,23 @@ def agree(
     The check returns, by name, the values that must be the same on all ranks. If it passes, ``flag`` is called, and
     the result says whether it is true on any rank.
     """
-    fault, terms, flagged = None, {}, False
+    fault, stop, terms, flagged = None, None, {}, False
     try:
         terms = {CALLED: where} | {name: str(value) for name, value in check().items()}
         flagged = flag()
     except Exception as error:  # whatever it is, the other ranks must learn of it
-        fault = error
+        if type(error).__module__ == CHECKPOINTING:
+            stop = error
+        else:
+            fault = error
     mine = torch.tensor([fault is not None, flagged, _digest(terms)], dtype=torch.int64, device=ranks.device)
     faulty, flags, digests = ranks.gathered(mine).unbind(-1)
     if bool(faulty.any()):
         _raise_everywhere(ranks, fault)
     if bool((digests != digests[0]).any()):
         raise ValueError(_difference(ranks.objects(terms)))
+    if stop is not None:
+        raise stop
     return bool(flags.any())
 
 
@@ -134,7 +140,7 @@ def _digest(terms: dict[str, str]) -> int:
 def _raise_everywhere(ranks: Ranks, fault: Exception | None) -> None:
     """Raise the fault of the first rank that has one. On that rank the traceback is kept."""
     kind = next((kind for kind in KINDS if isinstance(fault, kind)), RuntimeError)
-    mine = None if fault is None else (kind.__name__, str(fault))
+    mine = None if fault is None else (kind.__name__, str(fault) or type(fault).__name__)
     for rank, theirs in enumerate(ranks.objects(mine)):
         if theirs is not None:
             name, text = theirs

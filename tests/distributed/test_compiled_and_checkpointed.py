@@ -1,4 +1,7 @@
-"""Inside compiled functions the graph breaks around calls of ``laplex.distributed``, which run eagerly."""
+"""Inside compiled functions the graph breaks around calls of ``laplex.distributed``, which run eagerly.
+
+Activation checkpointing calls them again in backward.
+"""
 
 import copy
 import pickle
@@ -6,8 +9,11 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 from laplex import distributed
+from laplex.distributed._agreement import run_on_all
+from laplex.distributed._ranks import ranks_of
 from laplex.nn import LaplexLinear, SpreadLinear
 
 torch.manual_seed(0)
@@ -53,6 +59,31 @@ def test_functions(name):
 def test_a_model_with_a_spread_layer():
     layer = SpreadLinear(LaplexLinear(30, 20, kernels=2))
     same_when_compiled(torch.nn.Sequential(torch.nn.Identity(), layer, torch.nn.ReLU()), X.clone().requires_grad_())
+
+
+def same_when_computed_again(function, leaf, use_reentrant):
+    (want,) = torch.autograd.grad(function(leaf).square().sum(), leaf)
+    checkpoint(function, leaf, use_reentrant=use_reentrant).square().sum().backward()
+    torch.testing.assert_close(leaf.grad, want)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_that_are_computed_again(name, use_reentrant):
+    same_when_computed_again(CALLS[name], A.clone().requires_grad_(), use_reentrant)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_spread_layer_that_is_computed_again(use_reentrant):
+    same_when_computed_again(SpreadLinear(LaplexLinear(30, 20)), X.clone().requires_grad_(), use_reentrant)
+
+
+def test_a_fault_without_a_text():
+    def fail():
+        raise ValueError
+
+    with pytest.raises(ValueError, match="rank 0: ValueError"):
+        run_on_all("laplex", ranks_of(None), fail)
 
 
 def test_a_plan_is_copied_but_not_saved():
