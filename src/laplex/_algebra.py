@@ -51,13 +51,14 @@ class Algebra:
 
     def __mul__(self, s: Number) -> SumOperator:
         """s K, lazily: s is a number, or a tensor of one element or that broadcasts to H. Differentiable in s."""
-        return _as_sum(self)._times(self._scale("* s", s))
+        return _as_sum(self)._times(_algebra_checks.scale(f"{type(self).__name__} * s", s, self.shape, self.device))
 
     __rmul__ = __mul__
 
     def __truediv__(self, s: Number) -> SumOperator:
         """K / s, for s as in s K."""
-        return _as_sum(self)._times(1 / self._scale("/ s", s))
+        divisor = _algebra_checks.divisor(f"{type(self).__name__} / s", s, self.shape, self.device)
+        return _as_sum(self)._times(1 / _at_least(self.dtype, divisor))
 
     def __neg__(self) -> SumOperator:
         return _as_sum(self)._times(-1.0)
@@ -87,7 +88,7 @@ class Algebra:
         where = f"{type(self).__name__}.add_diagonal"
         checked = _algebra_checks.added_diagonal(where, diag, self.shape, self.device)
         total = _as_sum(self)
-        return SumOperator(total.operators, total.scales, _sum(total.diag, checked))
+        return SumOperator(total.operators, total.scales, _sum(self.dtype, total.diag, checked))
 
     def to(self, *args: Any, **options: Any) -> Self:
         """The operator with its tensors moved or cast, by the arguments of ``Tensor.to``; itself if nothing changes.
@@ -128,9 +129,6 @@ class Algebra:
             return METHODS[name](*args)
         raise TypeError(_checks.not_defined(name, cls.__name__))
 
-    def _scale(self, sign: str, s: Any) -> Number:
-        return _algebra_checks.scale(f"{type(self).__name__} {sign}", s, self.shape, self.device)
-
     def _plus(self, sign: str, other: Any) -> SumOperator:
         where = f"{type(self).__name__} {sign} x"
         if not isinstance(other, Algebra):
@@ -138,7 +136,7 @@ class Algebra:
         _algebra_checks.summands(where, self, other)
         left, right = _as_sum(self), _as_sum(other if sign == "+" else -other)
         operators, scales = left.operators + right.operators, left.scales + right.scales
-        return SumOperator(operators, scales, _sum(left.diag, right.diag))
+        return SumOperator(operators, scales, _sum(self.dtype, left.diag, right.diag))
 
 
 class SumOperator(Algebra):
@@ -311,9 +309,11 @@ class SumOperator(Algebra):
         return operator._system(where, added)._replace(scale=scales)
 
     def _times(self, s: Number) -> SumOperator:
-        diag = None if self.diag is None else (s[..., None] if isinstance(s, Tensor) else s) * self.diag
-        scales = tuple(s if _is_one(scale) else s * scale for scale in self.scales)  # a parameter stays itself
-        return SumOperator(self.operators, scales, diag)
+        wide, diag = _at_least(self.dtype, s), self.diag
+        if diag is not None:
+            diag = (wide[..., None] if isinstance(wide, Tensor) else wide) * _at_least(self.dtype, diag)
+        scales = (s if _is_one(scale) else wide * _at_least(self.dtype, scale) for scale in self.scales)
+        return SumOperator(self.operators, tuple(scales), diag)  # a parameter stays itself
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> SumOperator:
         operators = tuple(operator._mapped(function) for operator in self.operators)
@@ -351,8 +351,15 @@ def _is_one(number: Number) -> bool:
     return not isinstance(number, Tensor) and number == 1.0
 
 
-def _sum(one: Number | None, other: Number | None) -> Number | None:
-    return one if other is None else other if one is None else one + other
+def _at_least(dtype: torch.dtype, number: Number) -> Any:
+    """A tensor in the precision of the operator, if it has less: what is computed from it should not be rounded."""
+    return number.to(torch.promote_types(dtype, number.dtype)) if isinstance(number, Tensor) else number
+
+
+def _sum(dtype: torch.dtype, one: Number | None, other: Number | None) -> Number | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return _at_least(dtype, one) + _at_least(dtype, other)  # type: ignore[no-any-return]
 
 
 def _multiplied(number: Number, values: Tensor, dims: int) -> Tensor:

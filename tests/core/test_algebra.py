@@ -306,6 +306,27 @@ def test_gradients_reach_every_part_of_a_sum():
         close(one, other)
 
 
+@pytest.mark.parametrize(
+    ("scaled", "factor"),
+    [
+        (lambda K, s: K / s, lambda s: 1 / s),
+        (lambda K, s: (0.1 * K) * s, lambda s: 0.1 * s),
+        (lambda K, s: (s.double() * K) * s, lambda s: s * s),
+        (lambda K, s: K.add_diagonal(s) * s - K * s, lambda s: None),
+    ],
+    ids=["divided", "scaled twice", "scaled in both", "diagonal"],
+)
+def test_a_float32_scale_rounds_nothing_in_float64(scaled, factor):
+    K, s, x = symmetric(), torch.tensor(3.1), normal(6)
+    number = factor(s.double())
+    close(scaled(K, s) @ x, s.double() ** 2 * x if number is None else number * (K.to_dense() @ x))
+
+
+def test_float32_diagonals_add_up_in_float64():
+    A = symmetric().add_diagonal(torch.ones(6)).add_diagonal(1e-10) + symmetric().add_diagonal(torch.ones(6))
+    close(A.diagonal(), torch.full((6,), 4 + 1e-10, dtype=torch.float64))
+
+
 def test_a_parameter_stays_itself():
     s = torch.nn.Parameter(torch.tensor(2.0))
     A = s * LaplaceOperator(torch.randn(3))

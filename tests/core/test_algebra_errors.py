@@ -41,6 +41,7 @@ MESSAGES = {  # what is done, the kind of error, and what it says
                    "shape (5, 6); to scale rows or columns multiply the result or the operand"),
     "K * larger batch": (lambda: torch.ones(2, 3) * BATCH, ValueError, "broadcast to H = (3,)"),
     "K / K": (lambda: K / K, TypeError, "LaplaceOperator / s: `s` must be a number or a tensor, got LaplaceOperator"),
+    "K / 0": (lambda: K / 0, ValueError, "LaplaceOperator / s: `s` must not be 0, got 0"),
     "tensor / K": (lambda: torch.div(torch.ones(5), K), TypeError, "div is not defined for a LaplaceOperator; use .to"),
     "rectangular diagonal": (lambda: K.add_diagonal(1.0), ValueError,
                              "LaplaceOperator.add_diagonal: needs a square matrix, got shape (5, 6)"),

@@ -34,5 +34,5 @@ def test_half_precision_is_refused(call, dtype):
 
 
 def test_mixed_precision_is_refused():
-    with pytest.raises(TypeError, match="got torch.float32, torch.float64"):
+    with pytest.raises(TypeError, match=r"got torch\.float32, torch\.float64"):
         is_double("laplex", A, B.double())

@@ -37,6 +37,14 @@ def scale(where: str, value: Any, shape: torch.Size, device: torch.device) -> fl
     return number
 
 
+def divisor(where: str, value: Any, shape: torch.Size, device: torch.device) -> float | Tensor:
+    """The checked number by which a matrix is divided."""
+    number = scale(where, value, shape, device)
+    if not isinstance(number, Tensor) and number == 0:
+        raise ValueError(f"{where}: `s` must not be 0, got {value!r}")
+    return number
+
+
 def added_diagonal(where: str, value: Any, shape: torch.Size, device: torch.device) -> float | Tensor:
     """The checked addition to a square matrix's diagonal, of any sign: a number, or what broadcasts to (*H, n)."""
     *batch, n, k = shape

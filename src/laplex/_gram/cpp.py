@@ -32,7 +32,7 @@ def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: T
     arrays = [array.contiguous() for array in (sums, direction, target, tau, matrix)]  # alive until the core returns
     addresses = [array.data_ptr() for array in arrays]
     addresses.append(0 if pulled is None else pulled.data_ptr())
-    double = is_double("laplex.gram", sums, direction, target, matrix)
+    double = is_double("laplex.gram", matrix)  # the others are in float64
     status = core.gram(*addresses, h, m, n, channels, double, torch.get_num_threads())
     if status:
         core_fault("laplex.gram", status)
