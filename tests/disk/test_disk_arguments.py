@@ -266,7 +266,16 @@ def test_files_that_are_not_what_they_should_be(tmp_path, given):
 
 
 @pytest.mark.parametrize(
-    "entry", [{"shape": None}, {"shape": [2.0]}, {"shape": [-2, -2]}, {"data_offsets": [-8, 8]}, {"dtype": ["F32"]}]
+    "entry",
+    [
+        {"shape": None},
+        {"shape": [2.0]},
+        {"shape": [-2, -2]},
+        {"data_offsets": [-8, 8]},
+        {"data_offsets": [0, 12]},  # numbers of the next tensor would be read
+        {"data_offsets": [0, 20]},
+        {"dtype": ["F32"]},
+    ],
 )
 def test_a_damaged_header_of_safetensors(tmp_path, entry):
     path = tmp_path / "a.safetensors"

@@ -1,6 +1,7 @@
 """``laplex.nn.LaplexLinear`` under what torch offers to all modules: transforms, checkpoints, states, averages."""
 
 import copy
+import io
 import pickle
 import pickletools
 import threading
@@ -89,6 +90,15 @@ def test_checkpoints(layer, x):
     got = torch.autograd.grad(checkpoint(layer, x, use_reentrant=False).square().sum(), wanted)
     want = torch.autograd.grad(layer(x).square().sum(), wanted)
     assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
+@variants
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_traced_and_saved(options, x):
+    layer, file = LaplexLinear(6, 5, dtype=torch.float64, **options), io.BytesIO()
+    torch.jit.save(torch.jit.trace(layer, x), file)
+    file.seek(0)
+    assert error(torch.jit.load(file)(x), layer(x)) <= 1e-14
 
 
 @variants

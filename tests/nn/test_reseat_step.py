@@ -89,6 +89,8 @@ def test_bad_losses():
         reseat_step(layer, lambda: float(loss().detach()))
     with pytest.raises(TypeError, match=r"`loss` must return a tensor of one element, got shape \(2,\); return"):
         reseat_step(layer, lambda: loss().expand(2))
+    with pytest.raises(TypeError, match="`loss` must be a function without arguments, got int; pass one"):
+        reseat_step(layer, 3)
     for steps in (3.0, "12", (1.0, float("nan"))):
         with pytest.raises(ValueError, match=r"`steps` must be a sequence of finite numbers, got .*; leave it out"):
             reseat_step(layer, loss, steps=steps)

@@ -43,6 +43,8 @@ def reseat_step(
     _check_layer(where, layer)
     integer(where, "sweeps", sweeps)
     _check_steps(where, steps)
+    if not callable(loss):
+        raise TypeError(f"{where}: `loss` must be a function without arguments, got {type(loss).__name__}; pass one")
     before, gradient, importance = _gradient(where, layer, loss)
     if not 0 < float(importance.mean()) < math.inf:
         return before, before  # the layer got zeros or nothing: no place is better than another
