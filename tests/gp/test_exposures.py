@@ -143,3 +143,42 @@ def test_what_is_not_defined():
     trend = gp.GaussianProcess(gp.Linear(), t, diag=0.1, exposure=1.0)
     with pytest.raises(ValueError, match="observations over an exposure are not defined for Linear"):
         trend.log_likelihood(y)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "n", "scale", "exposure", "size"),
+    [
+        (gp.Matern52, 100, 50.0, 1e-3, 1.0),
+        (gp.Matern52, 100, 2.0, 1e-4, 1.0),
+        (gp.Matern52, 500, 200.0, 6.8e-4, 1e4),
+        (gp.Matern32, 500, 2.0, 0.03, 1e4),
+        (gp.Exponential, 500, 2.0, 0.03, 1.0),
+    ],
+)
+def test_gradients_for_short_exposures_and_large_values(kernel, n, scale, exposure, size):
+    t = 0.0204 * torch.arange(n).double()
+    y = size * torch.sin(t)
+
+    def likelihood(numbers):
+        process = gp.GaussianProcess(kernel(numbers[0]), t, yerr=0.3, exposure=numbers[1])
+        return process.log_likelihood(y)
+
+    numbers = torch.tensor([scale, exposure], dtype=torch.float64)
+    got, want = torch.func.jacrev(likelihood)(numbers), torch.func.jacfwd(likelihood)(numbers)
+    (plain,) = torch.autograd.grad(likelihood(numbers.requires_grad_()), numbers)
+    rounding = 1e-13 * size**2 * n / numbers.detach()  # of the terms, which nearly cancel where an exposure is short
+    for gradient in (got, plain):
+        assert bool(((gradient - want).abs() <= 1e-9 * want.abs() + rounding).all())
+
+
+def test_second_derivatives_for_short_exposures():
+    t = 0.02 * torch.arange(30).double()
+
+    def likelihood(scale):
+        return gp.GaussianProcess(gp.Matern52(scale), t, yerr=0.3, exposure=1e-4).log_likelihood(torch.sin(t))
+
+    scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(likelihood(scale), scale, create_graph=True)
+    (got,) = torch.autograd.grad(slope, scale)
+    want = torch.func.jacfwd(torch.func.jacfwd(likelihood))(scale.detach())
+    assert float((got - want).abs()) <= 1e-7 * float(want.abs())

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
+from laplex._exponential import exponential
 from laplex._small import block_diagonal
 
 Value = float | Tensor  # a parameter: a number, or a tensor that broadcasts to the batch of series
@@ -116,8 +117,7 @@ class Feedback(Component):
         return Feedback(self.dynamics, self.p, by * self.q, slope)
 
     def steps(self, gaps: Tensor, per_series: PerSeries) -> Tensor:
-        steps: Tensor = torch.linalg.matrix_exp(self.feedback(per_series)[:, None] * gaps[..., None, None])
-        return steps
+        return exponential(self.feedback(per_series)[:, None] * gaps[..., None, None])
 
     def value(self, t: Tensor, per_series: PerSeries) -> Reading:
         return Reading(_vector_per_series(self.p, per_series), _vector_per_series(self.q, per_series))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._exponential import exponential
 from laplex._small import block_diagonal
 from laplex._states.chain import Chain
 from laplex._states.components import Component, PerSeries, Reading, joined_readings
@@ -176,8 +177,7 @@ class System(NamedTuple):
         units = self._units()
         ratios = units[:, None, :] / units[:, :, None]
         shape = len(generator), *(1,) * (gaps.dim() - 1), *generator.shape[1:]
-        exponential: Tensor = torch.linalg.matrix_exp((generator * ratios).reshape(shape) * gaps[..., None, None])
-        return exponential / ratios.reshape(shape)
+        return exponential((generator * ratios).reshape(shape) * gaps[..., None, None]) / ratios.reshape(shape)
 
     def _units(self) -> Tensor:
         """Units (h, s + 2) of the integral, the states and the observation, powers of 2, without a graph.
@@ -198,14 +198,14 @@ class System(NamedTuple):
 
     def integrals(self, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """v (h, ..., s), u (h, ..., s) and kappa (h, ...)."""
-        exponential = self._exponentials(gaps)
-        return exponential[..., 0, 1:-1], exponential[..., 1:-1, -1], exponential[..., 0, -1]
+        powers = self._exponentials(gaps)
+        return powers[..., 0, 1:-1], powers[..., 1:-1, -1], powers[..., 0, -1]
 
     def steps(self, gaps: Tensor, slots: int) -> Tensor:
         """Transitions (h, n, s + slots, s + slots) of the states and of slots that are open."""
-        exponential = self._exponentials(gaps)
-        upper = torch.nn.functional.pad(exponential[..., 1:-1, 1:-1], (0, slots))
-        gains = exponential[..., :1, 1:-1].expand(*gaps.shape, slots, self.size)
+        powers = self._exponentials(gaps)
+        upper = torch.nn.functional.pad(powers[..., 1:-1, 1:-1], (0, slots))
+        gains = powers[..., :1, 1:-1].expand(*gaps.shape, slots, self.size)
         unit = torch.eye(slots, dtype=gaps.dtype, device=gaps.device).expand(*gaps.shape, slots, slots)
         return torch.cat([upper, torch.cat([gains, unit], -1)], -2)
 
