@@ -145,6 +145,21 @@ def test_what_is_not_defined():
         trend.log_likelihood(y)
 
 
+@pytest.mark.parametrize("mapped", ["t", "exposure"])
+def test_mapped_times_and_exposures_are_refused(mapped):
+    values = {"t": torch.rand(3, 5).double(), "exposure": torch.full((3, 5), 0.1).double()}
+    fixed = {name: value[0] for name, value in values.items() if name != mapped}
+
+    def likelihood(value):
+        given = {mapped: value} | fixed
+        return gp.GaussianProcess(gp.Matern32(1.0), given["t"], diag=0.1, exposure=given["exposure"]).log_likelihood(
+            torch.ones(5).double()
+        )
+
+    with pytest.raises(RuntimeError, match=r"times and `exposure` must not be mapped by torch.func.vmap, .* batch"):
+        torch.func.vmap(likelihood)(values[mapped])
+
+
 @pytest.mark.parametrize(
     ("kernel", "n", "scale", "exposure", "size"),
     [

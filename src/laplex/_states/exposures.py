@@ -35,7 +35,7 @@ class Events:
         """``t`` (h, n) are the times, and ``exposure`` (h, n) the lengths of the exposures."""
         self.n = t.shape[1]
         starts, ends = t - exposure / 2, t + exposure / 2
-        if not bool((starts < ends).all()):
+        if not _is_true((starts < ends).all()):
             raise ValueError(
                 "laplex.gp.GaussianProcess: `exposure` must be long enough to change the times, got exposures below "
                 "the spacing of float64 there; subtract an origin from the times, or leave `exposure` out"
@@ -208,6 +208,16 @@ class System(NamedTuple):
         gains = powers[..., :1, 1:-1].expand(*gaps.shape, slots, self.size)
         unit = torch.eye(slots, dtype=gaps.dtype, device=gaps.device).expand(*gaps.shape, slots, slots)
         return torch.cat([upper, torch.cat([gains, unit], -1)], -2)
+
+
+def _is_true(condition: Tensor) -> bool:
+    try:
+        return bool(condition)
+    except RuntimeError as error:  # from vmap, whose tensors cannot be read
+        raise RuntimeError(
+            "laplex.gp.GaussianProcess: times and `exposure` must not be mapped by torch.func.vmap, because starts and "
+            "ends are put in order; give the process a batch of series, (*batch, n)"
+        ) from error
 
 
 def _slots(which: list[int], ends: list[bool]) -> list[int]:
