@@ -188,6 +188,17 @@ def test_bandwidth(options, message):
             "`statistic` must return one number for each of (1, 2), got (); its arguments lead with a dimension of "
             "permutations, so reduce over the last one only, as in a.mean(-1)",
         ),
+        (
+            {"statistic": lambda x, y: 0 * (x.mean(-1) - y.mean(-1)) / 0, "tau": None},
+            ValueError,
+            "`statistic` must not be NaN, got NaN for 2000 of 2000 values, of the samples as they are and of permuted",
+        ),
+        (
+            {"statistic": lambda x, y: (x[..., 0] - 3).sqrt() + y.sum(-1), "tau": None, "permutations": 3},
+            ValueError,
+            "`statistic` must not be NaN, got NaN for ",
+        ),
+        ({"unbiased": "no"}, TypeError, "`unbiased` must be True or False, got 'no'"),
     ],
 )
 def test_permutations(options, error, message):
@@ -207,6 +218,24 @@ def test_sliced():
             ValueError, name, "`projections` must be a number or directions (p, d) with d = 3, got shape (5, 2)"
         ):
             call(vectors, vectors, projections=torch.randn(5, 2), **options)
+        with raises(ValueError, name, "`projections` must have at least one direction, got shape (0, 3)"):
+            call(vectors, vectors, projections=torch.zeros(0, 3), **options)
+
+
+UNBIASED = {
+    "mmd": lambda unbiased: stats.mmd(X, X, tau=1.0, unbiased=unbiased),
+    "energy_distance": lambda unbiased: stats.energy_distance(X, X, unbiased=unbiased),
+    "crps": lambda unbiased: stats.crps(X[:, 0], X, unbiased=unbiased),
+    "sliced_mmd": lambda unbiased: stats.sliced_mmd(X, X, tau=1.0, unbiased=unbiased),
+    "sliced_energy_distance": lambda unbiased: stats.sliced_energy_distance(X, X, unbiased=unbiased),
+}
+
+
+@pytest.mark.parametrize("unbiased", ["no", 0, None])
+@pytest.mark.parametrize("name", UNBIASED)
+def test_flags(name, unbiased):
+    with raises(TypeError, name, f"`unbiased` must be True or False, got {unbiased!r}"):
+        UNBIASED[name](unbiased)
 
 
 def test_draws():

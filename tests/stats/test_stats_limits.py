@@ -44,6 +44,30 @@ def test_a_heavy_sample_is_left_out():
     torch.testing.assert_close(got, dense.nadaraya_watson(x, y, x, 1.0, w, left_out=True), rtol=1e-13, atol=0)
 
 
+PAIRS = {  # a function of x, y and the weights of x, how far apart it counts samples to be, and a factor
+    "energy_distance": (lambda x, y, w: stats.energy_distance(x, y, weights_x=w, unbiased=True), lambda x: x, 1.0),
+    "mmd": (lambda x, y, w: stats.mmd(x, y, tau=1.0, weights_x=w, unbiased=True), lambda x: 1 - torch.exp(-x), 1.0),
+    "crps": (lambda x, y, w: stats.crps(y[0], x, weights=w, unbiased=True), lambda x: x, 0.5),
+}
+
+
+@pytest.mark.parametrize("light", [1e-4, 1e-12, 1e-20, 1e-100])
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_unbiased_distance_with_a_heavy_sample(name, light):
+    """The only pair of samples counts fully, however little one of them weighs: w is its share, and d its distance."""
+    function, distance, factor = PAIRS[name]
+    place = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([1.0, light], dtype=torch.float64, requires_grad=True)
+    x, y = torch.stack([torch.zeros_like(place), place]), torch.zeros(2, dtype=torch.float64)
+    share = weights[1] / weights.sum()
+    want = factor * (2 * share * distance(place) - distance(place))
+    got = function(x, y, weights)
+    torch.testing.assert_close(got, want, rtol=1e-14, atol=0)
+    bars, wanted = (torch.autograd.grad(value, (place, weights)) for value in (got, want))
+    torch.testing.assert_close(bars[0], wanted[0], rtol=1e-13, atol=0)
+    torch.testing.assert_close(weights * bars[1], weights * wanted[1], rtol=0, atol=1e-15)
+
+
 def test_weights_of_zero_are_as_if_missing():
     x, p = torch.randn(40).double(), 3 * torch.randn(60).double()
     x[30:] += 1e5  # far from all others, with weights of 0 between

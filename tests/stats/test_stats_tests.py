@@ -98,6 +98,19 @@ def test_equal_samples_are_no_evidence():
     assert float(stats.permutation_test(x, x, tau=1.0, permutations=99).p_value) == 1.0
 
 
+def test_an_infinite_statistic_is_as_extreme_as_any_other():
+    """One in 20 splits of these numbers has all 4s in the second sample, whose variance is then 0."""
+    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.full((3,), 4.0)
+    test = stats.permutation_test(x, y, statistic=lambda a, b: a.var(-1) / b.var(-1), generator=seeded())
+    reached = int((test.null == math.inf).sum())
+    assert test.statistic == math.inf
+    assert 20 < reached < 80
+    assert float(test.p_value) == pytest.approx((1 + reached) / 1000)
+    lowest = stats.permutation_test(x, y, statistic=lambda a, b: b.var(-1).log(), generator=seeded())
+    assert lowest.statistic == -math.inf
+    assert lowest.p_value == 1
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_bandwidth_is_the_best_on_a_fine_grid(weighted):
     x = torch.randn(2, 300, generator=seeded()).double()

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
@@ -16,7 +15,7 @@ from laplex._checks.tau import row_lengths
 from laplex._running import cumulative
 from laplex.stats._estimation import PlacesOn, estimation
 from laplex.stats._line import Line, one_sided, read, take
-from laplex.stats._samples import batch_shape, masses, numbers, rows
+from laplex.stats._samples import batch_shape, masses, numbers, rows, sums_of_others
 
 
 def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -52,7 +51,7 @@ def log_density(line: Line, places_on: PlacesOn, *, left_out: bool) -> Tensor:
     """Log densities (h, q), in float64; with ``left_out`` each sample is left out of the density at its own place."""
     terms = read(line, one_sided(line), places_on(line))
     w = line.mass[..., 0]
-    total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
+    total = sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
     return terms.log_scale + terms.sums()[..., 0].log() - (2 * line.tau * total).log()
 
 
@@ -98,9 +97,3 @@ def kde_sample(
     noise = -level.sign() * torch.log1p(-2 * level.abs())
     drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + length * noise
     return drawn.reshape(*batch, count).to(x.dtype)
-
-
-def _sums_of_others(w: Tensor) -> Tensor:
-    """The sum of all other weights for each weight, (h, n), without a subtraction."""
-    before, after = (cumulative(side[..., None])[:, :-1, 0] for side in (w, w.flip(-1)))
-    return pad(before, (1, 0)) + pad(after.flip(-1), (0, 1))

@@ -122,10 +122,11 @@ def squared_difference(z: Tensor, masses: Tensor) -> Tensor:
 
 def mean_distance(z: Tensor, masses: Tensor) -> Tensor:
     """sum over i, j of w_i w_j |z_i - z_j| = 2 int F (1 - F) dt, (h,), for masses with the sum 1."""
-    fixed, after = z.detach(), cumulative(masses[..., None])
-    value = mean_distances_in_order(fixed.diff(dim=-1), after, mass_beyond(masses[..., None]))[:, 0]
-    before, beyond = _around_ties(fixed, after[..., 0])
-    return value + 2 * ((z - fixed) * masses * (before + beyond - after[:, -1:, 0])).sum(-1)
+    fixed, after, beyond = z.detach(), cumulative(masses[..., None]), mass_beyond(masses[..., None])
+    value = mean_distances_in_order(fixed.diff(dim=-1), after, beyond)[:, 0]
+    first, last = run_bounds(*equal_neighbours(fixed))
+    below, above = pad(after[..., 0], (1, 0)).gather(-1, first), beyond[..., 0].gather(-1, last)
+    return value + 2 * ((z - fixed) * masses * (below - above)).sum(-1)
 
 
 def squared_differences_in_order(gap: Tensor, after: Tensor) -> Tensor:

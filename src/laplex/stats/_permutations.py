@@ -18,6 +18,7 @@ from torch import Tensor
 
 from laplex._checks import counts
 from laplex._checks.counts import integer
+from laplex._eager import readable
 from laplex._running import cumulative
 from laplex.stats._energy import mass_beyond, mean_distances_in_order, squared_differences_in_order
 from laplex.stats._mmd import gaps, shortfalls_in_order, squared_norms_in_order
@@ -89,9 +90,25 @@ def permutation_test(
             values = _named_statistic(statistic, data, unbiased)
         blocks = _labels(data, permutations, counts.generator(where, generator, data.z.device))
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)
-        reached = null >= (observed - _rounding(statistic, data.dtype) * observed.abs())[:, None]
+        least = observed - _rounding(statistic, data.dtype) * observed.abs()
+        reached = null >= torch.where(observed.isinf(), observed, least)[:, None]
         p = (1 + reached.sum(-1)).double() / (1 + permutations)
+        p = torch.where(_known(where, observed, null), p, torch.nan)
     return PermutationTest(data.result(observed), data.result(p), null.reshape(*data.batch, -1).to(data.dtype))
+
+
+def _known(where: str, observed: Tensor, null: Tensor) -> Tensor:
+    """Whether no value of a row is NaN, (h,), for values (h,) and (h, permutations). Where this can be read, it must be
+    so: a NaN compares as small, and would count as evidence."""
+    missing = torch.cat([observed[:, None], null], 1).isnan()
+    known = ~missing.any(-1)
+    if readable(known) and not bool(known.all()):
+        raise ValueError(
+            f"{where}: `statistic` must not be NaN, got NaN for {int(missing.sum())} of {missing.numel()} values, of "
+            "the samples as they are and of permuted ones; where it divides 0 by 0 or overflows, have it return what "
+            "is meant, as with torch.nan_to_num"
+        )
+    return known
 
 
 def _rounding(statistic: str | Callable[..., Tensor], dtype: torch.dtype) -> float:

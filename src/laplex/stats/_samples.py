@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from laplex._checks.counts import flag
 from laplex._checks.rows import not_floating, warn_of_column
 from laplex._checks.tau import row_lengths
 from laplex._eager import readable
+from laplex._running import cumulative
 
 Shape = tuple[int, ...]
 
@@ -85,6 +88,12 @@ def at_least_two(where: str, n: int, w: Tensor | None, name: str = "x") -> None:
         raise ValueError(f"{where}: at least 2 samples must have positive weights where one is left out, got fewer")
 
 
+def sums_of_others(w: Tensor) -> Tensor:
+    """The sum of all other weights for each weight, (h, n), without a subtraction."""
+    before, after = (cumulative(side[..., None])[:, :-1, 0] for side in (w, w.flip(-1)))
+    return pad(before, (1, 0)) + pad(after.flip(-1), (0, 1))
+
+
 class Merged(NamedTuple):
     """Two samples as one, in the order in which they are given: n of the first, then those of the second."""
 
@@ -116,7 +125,8 @@ class Merged(NamedTuple):
         nothing_w, nothing_v = torch.zeros_like(self.w), torch.zeros_like(self.v)
         sides = [(torch.cat([self.w, nothing_v], -1), self.w), (torch.cat([nothing_w, self.v], -1), self.v)]
         return [
-            (mass, own.square().sum(-1) / (own * (1 - own)).sum(-1)) for mass, own in sides[: 1 if self.single else 2]
+            (mass, own.square().sum(-1) / (own * sums_of_others(own)).sum(-1))
+            for mass, own in sides[: 1 if self.single else 2]
         ]
 
     def result(self, value: Tensor) -> Tensor:
@@ -143,7 +153,7 @@ def merged(
         warn_of_column(where, names[0], x, "sample")
         warn_of_column(where, names[1], y, "sample")
     w, v = masses(where, names[2], weights_x, x, names[0]), masses(where, names[3], weights_y, y, names[1])
-    if unbiased:
+    if flag(where, "unbiased", unbiased):
         at_least_two(where, x.shape[-1], w, names[0])
         if not single:
             at_least_two(where, y.shape[-1], v, names[1])

@@ -136,6 +136,8 @@ def _directions(
                 f"{where}: `projections` must be a number or directions (p, d) with d = {d}, got shape "
                 f"{tuple(directions.shape)}"
             )
+        if len(directions) == 0:
+            raise ValueError(f"{where}: `projections` must have at least one direction, got shape (0, {d})")
         return directions.to(device=device, dtype=torch.float64)
     p, generator = integer(where, "projections", projections), counts.generator(where, generator, device)
     drawn = torch.randn(p, d, generator=generator, device=device, dtype=torch.float64)
