@@ -49,6 +49,12 @@ def name(request):
         (X, 2, ValueError, "`dim` must be between -2 and 1, got 2"),
         (X[:, :0], -1, ValueError, "`x` must have at least one number along `dim`, got shape (2, 0)"),
         (X / 0, -1, ValueError, "`x` must be finite, got NaN or infinity"),
+        (
+            X.to_sparse(),
+            -1,
+            TypeError,
+            "`x` must be a dense tensor, got one of torch.sparse_coo; use x.to_dense()",
+        ),
     ],
 )
 def test_numbers(name, x, dim, error, message):
@@ -301,3 +307,29 @@ def test_an_order_of_another_integer_type():
     message = "laplex.soft.cross_entropy: `order` must have indices of torch.int64, got torch.int32; use order.long()"
     with pytest.raises(TypeError, match=re.escape(message)):
         soft.cross_entropy(X, X.argsort().int(), tau=1.0)
+
+
+SPARSE = X.to_sparse()
+SECOND = {
+    "y": lambda: soft.spearman(X, SPARSE, tau=1.0),
+    "relevance": lambda: soft.ndcg(X, SPARSE, tau=1.0),
+    "order": lambda: soft.cross_entropy(X, SPARSE, tau=1.0),
+    "target": lambda: soft.quantile_normalize(X, SPARSE, tau=1.0),
+    "weights": lambda: soft.median(X, tau=1.0, weights=SPARSE),
+    "tau": lambda: soft.rank(X, tau=torch.ones(2).to_sparse()),
+    "k": lambda: soft.topk_mask(X, torch.ones(2).to_sparse(), tau=1.0),
+    "q": lambda: soft.quantile(X, torch.full((2,), 0.5).to_sparse(), tau=1.0),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_sparse_tensors(name):
+    with pytest.raises(TypeError, match=f"`{name}` must be a dense tensor, got one of torch.sparse_coo; use {name}"):
+        SECOND[name]()
+
+
+def test_complex_numbers_have_no_order():
+    with pytest.raises(TypeError, match=r"laplex.soft.spearman: `y` must have real numbers, got torch.complex64"):
+        soft.spearman(X, X * 1j, tau=1.0)
+    with pytest.raises(TypeError, match=r"laplex.soft.ndcg: `relevance` must have real numbers, got torch.complex64"):
+        soft.ndcg(X, X * 1j, tau=1.0)

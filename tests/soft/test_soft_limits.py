@@ -94,6 +94,40 @@ def test_weights_count_numbers():
     assert soft.median(x, tau=1e-6, weights=torch.eye(6)[2]) == x[2]
 
 
+@pytest.mark.parametrize("unit", [1e-310, 1e-160, 1e307])
+@pytest.mark.parametrize("tau", [1e-3, 0.5])
+def test_only_ratios_of_weights_matter(unit, tau):
+    """Their sum may be below or beyond all numbers."""
+    x = torch.tensor([5.0, 1.0, 3.0, 2.0, 4.0, 9.0, 7.0, 8.0], dtype=torch.float64)
+    for weights in (torch.full((8,), 10.0), torch.tensor([1.0, 2.0, 0.0, 9.0, 4.0, 6.0, 5.0, 9.0])):
+        weights = weights.double()
+        for q in (0.3, 0.5):
+            got, want = (soft.quantile(x, q, tau=tau, weights=each) for each in (weights * unit, weights))
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
+
+
+def test_weights_in_any_unit_split_evenly():
+    """At 1/2 the distribution function is flat, but for the tails of both neighbours, which are equal at the median:
+    4 e^-(b - 2) / tau = 41 e^-(3 - b) / tau. Rounded weights would move it towards one of the neighbours."""
+    x, weights = torch.tensor([0.0, 1.0, 2.0, 3.0]).double(), torch.tensor([14.0, 23.0, 4.0, 41.0]).double()
+    for unit in (1.0, 2.0**-1030, 2.0**1018):
+        median = soft.median(x, tau=1e-4, weights=unit * weights)
+        assert float(median) == pytest.approx(2.5 + 1e-4 / 2 * math.log(4 / 41), rel=1e-9)
+
+
+def test_gradients_in_weights_of_any_unit():
+    x, weights = torch.randn(2, 6).double()[0], torch.rand(6).double() + 0.1
+
+    def derivatives(unit):
+        each = (unit * weights).requires_grad_()
+        (first,) = torch.autograd.grad(soft.quantile(x, 0.3, tau=0.5, weights=each), each, create_graph=True)
+        (second,) = torch.autograd.grad(first[0], each)
+        return unit * first.detach(), unit**2 * second
+
+    for got, want in zip(derivatives(1e100), derivatives(1.0), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
 def test_numbers_without_weight_in_a_gap():
     x = torch.tensor([0.0, 1e4, 2e4], dtype=torch.float64)
     assert 0 <= soft.median(x, tau=1.0, weights=torch.tensor([1.0, 0.0, 1.0])) <= 2e4

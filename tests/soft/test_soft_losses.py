@@ -216,3 +216,9 @@ def test_messages():
         soft.quantile_normalize(x, y[:2], tau=TAU)
     with pytest.raises(TypeError, match=r"quantile_normalize: `target` must be a floating-point tensor, got list"):
         soft.quantile_normalize(x, [1.0], tau=TAU)
+
+
+def test_spearman_of_labels():
+    """Booleans are ranked as 0 and 1."""
+    x, labels = torch.randn(3, 8), torch.rand(3, 8) < 0.5
+    torch.testing.assert_close(soft.spearman(x, labels, tau=0.1), soft.spearman(x, labels.float(), tau=0.1))

@@ -120,6 +120,19 @@ def test_modes_without_gradients(mode):
         torch.testing.assert_close(P @ torch.eye(6), dense_soft.permutation(x, 0.3), check_dtype=False)
 
 
+@pytest.mark.parametrize("sort", SORTS)
+def test_numbers_that_inference_mode_made_may_be_written_to(sort):
+    """Nothing counts such writes: P has a copy."""
+    with torch.inference_mode():
+        x, tau = torch.randn(6), torch.tensor(0.3, dtype=torch.float64)
+        P = SORTS[sort](x, tau)
+        dense = P.to_dense().clone()
+        x.mul_(3), tau.mul_(3)
+        eye = torch.eye(6).expand(*P.shape[:-2], 6, 6)
+        torch.testing.assert_close(P.to_dense(), dense)
+        torch.testing.assert_close(P @ eye, dense, check_dtype=False)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_copies_and_files(transposed):
     x = torch.randn(2, 6)

@@ -19,7 +19,7 @@ from torch import Tensor
 from laplex._checks.counts import flag
 from laplex._eager import readable
 from laplex.soft._rank import average_ranks, ranks_of_rows
-from laplex.soft._rows import check_finite, place_count, rows_along
+from laplex.soft._rows import check_finite, dense, place_count, rows_along
 from laplex.soft._sort import permutation_of_rows
 from laplex.soft._threshold import mask_of_rows
 
@@ -43,7 +43,7 @@ def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     """
     where = "laplex.soft.spearman"
     rows = rows_along(where, x, dim)
-    _same_shape(where, "y", y, "x", x)
+    _check_fits(where, "y", y, "x", x)
     check_finite(where, y, "y")
     middle = (x.shape[dim] + 1) / 2
     # For a large tau all ranks are near the middle: rounded to float32, their distances from it would have no digits.
@@ -78,7 +78,7 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
     where = "laplex.soft.ndcg"
     rows = rows_along(where, scores, dim, "scores")
     n = rows.shape[-1]
-    _same_shape(where, "relevance", relevance, "scores", scores)
+    _check_fits(where, "relevance", relevance, "scores", scores)
     check_finite(where, relevance, "relevance")
     if readable(relevance) and bool((relevance < 0).any()):
         raise ValueError(f"{where}: `relevance` must not be negative, got {float(relevance.min()):g}")
@@ -115,7 +115,7 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
     where = "laplex.soft.cross_entropy"
     rows = rows_along(where, x, dim)
     n = rows.shape[-1]
-    _same_shape(where, "order", order, "x", x)
+    _check_fits(where, "order", order, "x", x)
     if order.dtype != torch.int64:
         raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use order.long()")
     if readable(order) and not bool(((order >= 0) & (order < n)).all()):
@@ -161,7 +161,11 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     return (below + (position - low) * (above - below)).to(x.dtype).movedim(-1, dim)
 
 
-def _same_shape(where: str, name: str, value: Any, first: str, x: Tensor) -> None:
+def _check_fits(where: str, name: str, value: Any, first: str, x: Tensor) -> None:
+    """Raise unless a value is a dense tensor of real numbers with the shape of x, which is the argument ``first``."""
     if not isinstance(value, Tensor) or value.shape != x.shape:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"{where}: `{name}` must be a tensor with the shape {tuple(x.shape)} of `{first}`, got {got}")
+    dense(where, name, value)
+    if value.is_complex():
+        raise TypeError(f"{where}: `{name}` must have real numbers, got {value.dtype}; use {name}.real")

@@ -92,7 +92,7 @@ def ranks_of_rows(where: str, rows: Tensor, tau: Any, descending: bool = False, 
 
 def average_ranks(y: Tensor) -> Tensor:
     """Ranks from 1 along the last dimension, ties averaged, in float64."""
-    y = y.detach().contiguous()
+    y = y.detach().to(torch.promote_types(y.dtype, torch.uint8)).contiguous()  # booleans cannot be searched
     ordered = y.sort(-1).values
     below, up_to = torch.searchsorted(ordered, y), torch.searchsorted(ordered, y, right=True)
     return (below + up_to + 1).double() / 2

@@ -14,7 +14,7 @@ from laplex._checks.counts import integer, is_integer
 from laplex._checks.messages import not_finite
 from laplex._checks.rows import not_floating, warn_of_column
 from laplex._checks.tau import SMALLEST_TAU, row_lengths
-from laplex._eager import plain, plainly_eager, readable
+from laplex._eager import plain, plainly_eager, readable, savable
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
@@ -29,6 +29,7 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise not_floating(where, name, x)
+    dense(where, name, x)
     if x.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
     if not is_integer(dim):
@@ -43,6 +44,12 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
 
 
+def dense(where: str, name: str, x: Tensor) -> None:
+    """Raise if a tensor is sparse."""
+    if x.layout != torch.strided:
+        raise TypeError(f"{where}: `{name}` must be a dense tensor, got one of {x.layout}; use {name}.to_dense()")
+
+
 def place_count(where: str, k: Any, n: int) -> int:
     """k, a number of places among n."""
     count = integer(where, "k", k)
@@ -52,9 +59,12 @@ def place_count(where: str, k: Any, n: int) -> int:
 
 
 def unshared(x: Tensor) -> Tensor:
-    """Return x, or a copy if it is a view without a graph: a view shares its version counter with its base, so a write
-    elsewhere in the base would look like a write to these numbers."""
-    return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
+    """Return x, or a copy if writes to it cannot be told from others or not at all.
+
+    A view without a graph shares its version counter with its base, so a write elsewhere in the base would look like a
+    write to these numbers; a tensor that inference mode made has no counter.
+    """
+    return savable(x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x)
 
 
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
@@ -76,7 +86,9 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
         if tau != "auto":
             raise ValueError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {tau!r}')
         return automatic_softness(rows.detach())
-    tau = unshared(tau) if isinstance(tau, Tensor) else tau
+    if isinstance(tau, Tensor):
+        dense(where, "tau", tau)
+        tau = unshared(tau)
     return row_lengths(where, "tau", tau, rows.shape[:-1], rows, instead='"auto"')
 
 

@@ -45,6 +45,7 @@ from laplex._shapes import number_per_row
 from laplex.soft._rows import (
     can_fuse_backward,
     check_finite,
+    dense,
     flat,
     fused_module,
     restored,
@@ -309,6 +310,7 @@ def _numbers(where: str, name: str, value: Any, rows: Tensor, most: int, *, ends
         if not _inside(value, most, ends):
             raise ValueError(f"{where}: `{name}` must be {what}, got {value:g}")
         return number_per_row(float(value), batch, rows.device)
+    dense(where, name, value)
     numbers = value.to(dtype=torch.float64, device=rows.device)
     numbers = expanded(where, name, numbers, batch, "the shape of `x` without `dim`")
     _within(where, name, numbers, _inside(numbers, most, ends), what)
@@ -325,11 +327,18 @@ def _within(where: str, name: str, numbers: Tensor, right: Tensor, what: str) ->
 
 
 def _masses(where: str, weights: Any, x: Tensor, dim: int) -> Tensor:
-    """Return weights as (h, n), in float64."""
+    """Return weights as (h, n), in float64, scaled to a largest from 1 to 2, so that no sum of them overflows.
+
+    The scale is a power of 2, so that weights that were equal, or added up to one another, still do. It cancels in
+    every result; in the graph it is a constant, by which derivatives are divided, too.
+    """
     if not isinstance(weights, Tensor) or weights.shape != x.shape:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(f"{where}: `weights` must have the shape {tuple(x.shape)} of `x`, got {got}")
+    dense(where, "weights", weights)
     mass = weights.movedim(dim, -1).reshape(-1, x.shape[dim]).double()
     _within(where, "weights", mass, (mass >= 0) & mass.isfinite(), "finite and not negative")
-    _within(where, "weights", mass.sum(-1), mass.sum(-1) > 0, "positive somewhere along `dim`")
-    return mass
+    largest = mass.detach().amax(-1, keepdim=True)
+    _within(where, "weights", largest[:, 0], largest[:, 0] > 0, "positive somewhere along `dim`")
+    scale = largest / (2 * largest.frexp().mantissa)
+    return mass / scale
