@@ -154,6 +154,11 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         if self.kernel is not None and not isinstance(self.kernel, gp.Kernel):
             got = type(self.kernel).__name__
             raise TypeError(f"{WHERE}: `kernel` must be a kernel of laplex.gp, or None, got {got}")
+        if self.kernel is not None and self.kernel.batch_shape:
+            raise ValueError(
+                f"{WHERE}: `kernel` must have single numbers as its parameters, got some of shape "
+                f"{tuple(self.kernel.batch_shape)}; use an estimator for each, or laplex.gp.fit for all at once"
+            )
         for name, value, words in (
             ("noise", self.noise, ("auto", "fit")),
             ("optimizer", self.optimizer, ("lbfgs",)),
@@ -171,8 +176,8 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         """Return X as the times of predictions."""
         check_is_fitted(self)
         dates = _dates(X)
-        if (dates is None) != (self.origin_ is None):
-            needed, got = ("numbers", "dates") if self.origin_ is None else ("dates", "numbers")
+        needed, got = _kind(self.origin_), _kind(dates)
+        if got != needed:
             raise TypeError(f"{WHERE}: `X` must be {needed}, as those of `fit`, got {got}")
         return as_tensor(self._flat(validate_data(self, self._numbers(X, dates), reset=False, **ACCEPTED)))
 
@@ -214,6 +219,11 @@ def _dates(X: Any) -> np.ndarray | None:
             "days, as in X.astype('timedelta64[D]') for months of average length, or dates"
         )
     return array.astype("datetime64[D]")
+
+
+def _kind(times: Any) -> str:
+    """What times are, for messages: an array of dates, or one date, or None for numbers."""
+    return "numbers" if times is None else {"M": "dates", "m": "spans of time"}[times.dtype.kind]
 
 
 def _in_utc(date: Any) -> Any:

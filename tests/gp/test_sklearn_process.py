@@ -277,6 +277,12 @@ def test_pandas_of_numbers():
 WRONG = {
     "columns": ({}, {"X": np.zeros((120, 3))}, ValueError, "`X` must be times, of shape (n,) or (n, 1), got (120, 3)"),
     "kernel": ({"kernel": Matern()}, {}, TypeError, "`kernel` must be a kernel of laplex.gp, or None, got Matern"),
+    "batch": (
+        {"kernel": gp.Matern32(torch.ones(3))},
+        {},
+        ValueError,
+        "`kernel` must have single numbers as its parameters, got some of shape (3,); use an estimator for each",
+    ),
     "noise": ({"noise": 0.1}, {}, ValueError, '`noise` must be "auto", "fit" or None, got 0.1'),
     "optimizer": ({"optimizer": "adam"}, {}, ValueError, "`optimizer` must be \"lbfgs\" or None, got 'adam'"),
     "both": ({"noise": "fit", "optimizer": None}, {}, ValueError, '`noise="fit"` needs an optimizer, got None'),
@@ -301,6 +307,13 @@ def test_errors_of_predictions():
         model.fit(dates, y).predict(days)
     with pytest.raises(TypeError, match="`X` must be numbers, as those of `fit`, got dates"):
         model.fit(days, y).predict(dates)
+    with pytest.raises(TypeError, match="`X` must be numbers, as those of `fit`, got spans of time"):
+        model.predict(days.astype("timedelta64[D]"))
+    with pytest.raises(TypeError, match="`X` must be dates, as those of `fit`, got spans of time"):
+        model.fit(dates, y).predict(days.astype("timedelta64[D]"))
+    with pytest.raises(TypeError, match="`X` must be spans of time, as those of `fit`, got dates"):
+        model.fit(dates - dates[0], y).predict(dates)
+    model.fit(days, y)
     with pytest.raises(ValueError, match="`return_std` and `return_cov` exclude each other, got both"):
         model.predict(days, return_std=True, return_cov=True)
     with pytest.raises(ValueError, match="`n_samples` must be at least 1, got 0"):
