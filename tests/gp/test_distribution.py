@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, TransformedDistribution
 from torch.distributions.transforms import AffineTransform
 
-from laplex import gp
+from laplex import PrecisionWarning, gp
 from processes import KERNEL, assert_close, named_kernels, observed, seeded, with_noise
 
 
@@ -165,6 +165,35 @@ def test_the_dtype_of_log_prob_is_that_of_the_value():
     process, _ = case_process()
     for shape in ((17,), (3, 17)):
         assert process.distribution().log_prob(torch.zeros(shape)).dtype == torch.float32
+
+
+def test_several_values_are_as_one():
+    """In half precision a log density overflows; and the determinant may have lost its digits."""
+    t = torch.linspace(0, 1, 300, dtype=torch.float64)
+    distribution = gp.GaussianProcess(gp.Matern52(5.0), t, diag=0.01).distribution()
+    value = torch.full((300,), 1000.0).half()
+    several = distribution.log_prob(torch.stack([value, value]))
+    assert several.dtype == torch.float32
+    assert several.isfinite().all()
+    assert_close(several.double(), distribution.log_prob(value).double().expand(2), 1e-6)
+    singular = gp.GaussianProcess(gp.Matern52(50.0), t, diag=1e-12).distribution()
+    for call, name in (
+        (lambda: singular.log_prob(torch.zeros(2, 300)), "log_prob"),
+        (singular.entropy, "entropy"),
+    ):
+        with pytest.warns(PrecisionWarning, match=f"laplex.gp.ProcessDistribution.{name}: the matrix is nearly"):
+            call()
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1e200])
+def test_values_that_have_no_density(wrong):
+    process, _ = case_process()
+    distribution = gp.ProcessDistribution(process, validate_args=False)
+    values = torch.zeros(3, 17, dtype=torch.float64)
+    values[1, 4] = wrong
+    for value in (values, values[1]):
+        with pytest.raises(ValueError, match=r"log_(prob|likelihood): `y`.* must be (finite|at most 1e\+150 in)"):
+            distribution.log_prob(value)
 
 
 def test_errors():

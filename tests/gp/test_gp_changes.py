@@ -139,12 +139,13 @@ KERNELS = {  # a kernel, and the name of a tensor in it
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_conditional_stays_as_it_was(name):
-    """Kernel, times, noise and observations are written to after they were worked in."""
+    """Kernel, times, bands, noise and observations are written to after they were worked in."""
     torch.manual_seed(0)
     kernel, parameter = KERNELS[name][0](), KERNELS[name][1]
     t, new = torch.linspace(0, 5, 10).double(), number([2.3, 6.0])
     y, diag, exposure = torch.sin(t), torch.full((10,), 0.01).double(), torch.full((10,), 0.1).double()
-    bands = {"band": torch.arange(10) % 2} if name == "Bands" else {}
+    band = torch.arange(10) % 2
+    bands = {"band": band} if name == "Bands" else {}
     asked = {"band": torch.tensor([0, 1])} if name == "Bands" else {}
     exposed = {"exposure": exposure} if "exposures" in name else {}
     process = gp.GaussianProcess(kernel, t, diag=diag, mean=torch.cos, **bands, **exposed)
@@ -162,6 +163,7 @@ def test_a_conditional_stays_as_it_was(name):
     before = results()
     for tensor in (getattr(kernel, parameter), y, diag, exposure, t):
         tensor.mul_(1.3)
+    band.fill_(0)
     for one, other in zip(before, results(), strict=True):
         assert torch.equal(one, other)
 
@@ -269,6 +271,14 @@ class Decay(gp.Kernel):
 
     def evaluate(self, distance):
         return torch.exp(-self.rate * distance)
+
+
+def test_the_matrix_of_a_kernel_of_ones_own():
+    t = torch.tensor([0.0, 0.5, 2.0])
+    for dense in (Decay(2.0)(t), (0.5 * (Decay(2.0) + Decay(2.0)))(t)):
+        torch.testing.assert_close(dense, gp.Exponential(0.5)(t))
+    lags = torch.tensor([[-1.0, 2.0]])
+    torch.testing.assert_close((Decay(2.0) * Decay(2.0)).evaluate(lags), gp.Exponential(0.25).evaluate(lags))
 
 
 def test_kernels_of_ones_own_have_any_attributes():

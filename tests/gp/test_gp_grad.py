@@ -323,6 +323,19 @@ def test_hessians(case):
     assert_close(got, want, 1e-9)
 
 
+@named_kernels("matern52", "sho", "sum", "carma_3_1")
+def test_hessians_by_nested_forward_mode(case):
+    inputs = inputs_for(case, 10)
+    name, likelihood = next(iter(case.tensors())), PAIRS["likelihood"][0]
+
+    def of_parameter(value):
+        return likelihood(case, **(inputs | {name: value}))
+
+    want = hessian(of_parameter)(inputs[name])
+    for outer in (jacfwd, jacrev):
+        assert_close(outer(jacfwd(of_parameter))(inputs[name]), want, 1e-9)
+
+
 @pytest.mark.parametrize("jacobian", [jacfwd, jacrev])
 def test_jacobians_of_predictions(jacobian):
     t = uniform(seeded(1), 10)
@@ -349,6 +362,22 @@ def test_vmap_over_everything():
     leaves = t.clone().requires_grad_(), scale.clone().requires_grad_()
     for got, one in zip(gradients, torch.autograd.grad(value_of(leaves[0], diag, y, leaves[1]).sum(), leaves)):
         assert_close(got, one, 1e-10)
+
+
+@pytest.mark.parametrize("mapped", ["feedback", "noise", "readout"])
+def test_vmap_over_states(mapped):
+    """What the covariances say about the slope cannot be read there."""
+    feedback, noise = as_tensor([[0.0, 1.0], [-4.0, -0.5]]), as_tensor([[0.0, 0.0], [0.0, 1.0]])
+    parts = {"feedback": feedback, "noise": noise, "readout": as_tensor([1.0, 0.0])}
+    t = uniform(seeded(1), 12)
+    diag, y = observed(t)
+
+    def value_of(part):
+        return gp.GaussianProcess(gp.StateSpace(**(parts | {mapped: part})), t, diag=diag).log_likelihood(y)
+
+    several = torch.stack([parts[mapped], 2 * parts[mapped]])
+    want = torch.stack([value_of(part) for part in several])
+    assert_close(vmap(value_of)(several), want, 1e-11)
 
 
 def test_vmap_over_observations_and_predictions():

@@ -64,6 +64,65 @@ def test_evaluate_takes_distances(case):
     assert torch.equal(kernel.evaluate((t[:, None] - s).abs()), kernel(t, s))
 
 
+LAGS = {
+    "integers": lambda t: t.long(),
+    "negative ones": lambda t: -t,
+    "an array": lambda t: t.numpy(),
+    "a list": lambda t: t.tolist(),
+    "half precision": lambda t: t.half(),
+    "float32": lambda t: t.float(),
+}
+
+
+@every_kernel([case for case in KERNELS if "center" not in case.parameters])
+@pytest.mark.parametrize("kind", LAGS)
+def test_evaluate_takes_lags_of_any_kind(case, kind):
+    """In the dtype of the lags, or torch's default for those that have none."""
+    lags, kernel = torch.arange(4.0).double()[None], case.kernel()
+    given = LAGS[kind](lags)
+    floating = isinstance(given, torch.Tensor) and given.is_floating_point()
+    dtype = given.dtype if floating else torch.float64 if kind == "an array" else torch.float32
+    assert torch.equal(kernel.evaluate(given), kernel.evaluate(lags).to(dtype))
+
+
+@named_kernels("sho", "matern52", "carma_3_1")
+def test_evaluate_takes_numbers(case):
+    kernel = case.kernel()
+    got = kernel.evaluate(-2)
+    assert got.shape == ()
+    assert torch.equal(got, kernel.evaluate(torch.tensor([2.0]))[0])
+    assert kernel.evaluate(torch.arange(4)).shape == (4,)
+
+
+WRONG_LAGS = ["a", None, True, 1j, torch.ones(2) * 1j, torch.ones(2) > 0, torch.eye(2).to_sparse()]
+
+
+@pytest.mark.parametrize("lag", WRONG_LAGS, ids=str)
+def test_lags_that_are_no_numbers(lag):
+    with pytest.raises(TypeError, match=r"laplex.gp.SHO.evaluate: `distance` must be a number or a dense tensor"):
+        gp.SHO(1.0).evaluate(lag)
+
+
+@every_kernel()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_matrix_has_the_dtype_of_the_times(case, dtype):
+    """Each kernel is computed in float64, and only sums and products of them are in that dtype."""
+    t = torch.tensor([0.0, 0.1, 2.0, 150.0], dtype=dtype)
+    for kernel in (case.kernel(), torch.tensor(2.0, dtype=torch.float64) * case.kernel()):
+        assert kernel(t).dtype == dtype
+        assert_close(kernel(t).double(), kernel(t.double()), 8 * torch.finfo(dtype).eps)
+
+
+def test_parameters_for_other_batches_than_the_times():
+    message = r"the leading dimensions of `t1` and `t2` must broadcast with the shape \(3,\) of the kernel's parameters"
+    for kernel in (gp.Matern32(torch.ones(3)), gp.Linear(torch.ones(3)), gp.SHO(1.0) + gp.Matern32(torch.ones(3))):
+        with pytest.raises(ValueError, match=message):
+            kernel(torch.rand(2, 5))
+    with pytest.raises(ValueError, match=r"the leading dimensions of `distance` .* \(3,\) of the kernel's.*\(2,\)"):
+        gp.Matern32(torch.ones(3)).evaluate(torch.rand(2, 5, 5))
+    assert gp.Matern32(torch.ones(3))(torch.rand(2, 1, 5)).shape == (2, 3, 5, 5)
+
+
 @every_kernel()
 def test_positive_semidefinite(case):
     values = torch.linalg.eigvalsh(case.kernel()(uniform(seeded(0), 40)))

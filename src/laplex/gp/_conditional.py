@@ -215,9 +215,11 @@ class Conditional:
 
 
 def _snapshot(process: GaussianProcess) -> GaussianProcess:
-    """Copy the process with its present times and mean. A mean that is a function is called when it is needed."""
+    """Copy the process with its present times, bands and mean. A mean that is a function is called when needed."""
     snapshot, mean = object.__new__(type(process)), process.mean  # torch.compile of torch 2.11 cannot trace copy.copy
-    snapshot._t, snapshot.counts, snapshot.engine = process.t.clone(), process.counts, process.engine
+    band = None if process.band is None else process.band.clone()
+    snapshot._t, snapshot.counts = process.t.clone(), process.counts
+    snapshot.engine = process.engine.replaced(band=band)
     snapshot._mean = mean.clone() if isinstance(mean, Tensor) else mean
     return snapshot
 

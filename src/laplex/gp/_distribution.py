@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from laplex._states.chain import Factored
+from laplex._states.exposures import Events
+from laplex._states.line import Line
 from laplex.gp import _checks as checks
+from laplex.gp._engine import dtype_of_likelihood, warn_if_singular
+from laplex.gp._range import check_observations
 
 if TYPE_CHECKING:
     from laplex.gp._process import GaussianProcess
@@ -24,7 +28,7 @@ class ProcessDistribution(Distribution):
 
     ``event_shape`` is (n,), the times of the process, and ``batch_shape`` its series. ``log_prob`` and ``rsample`` take
     O(n), and are differentiable in the process's parameters. Everything is in float64, except that ``log_prob`` has the
-    dtype of its argument.
+    dtype of its argument, or float32 for half precision.
 
     Args:
         process: a process whose times are in one tensor, not in a list.
@@ -91,11 +95,20 @@ class ProcessDistribution(Distribution):
         values = value.expand(*shape, *self.event_shape)
         if outer.numel() == 1:
             return self.process.log_likelihood(values.reshape(self._inner_shape())).reshape(shape)
-        factored, line = self.process.engine.factored(f"{WHERE}.log_prob")
-        residual = (values.double() - self._mean()).reshape(outer.numel(), -1, *self.event_shape)
+        return self._log_densities(values).reshape(shape).to(dtype_of_likelihood(value.dtype))
+
+    def _log_densities(self, values: Tensor) -> Tensor:
+        """The log densities (values, series) of values (*values, *batch, n), with the checks of a single value."""
+        where = f"{WHERE}.log_prob"
+        factored, line = self._factored(where)
+        residual = (values.double() - self._mean()).reshape(-1, self.process.series.batch.numel(), *self.event_shape)
         z, _ = factored.whiten(line.take(residual.permute(1, 2, 0)))  # one factor for all values
-        quad = (z.square() * factored.over_d[..., None]).sum(-2).mT  # (values, series)
-        return (-0.5 * (quad + self._volume(factored))).reshape(shape).to(value.dtype)
+        quad = (z.square() * factored.over_d[..., None]).sum(-2).mT
+        densities = -0.5 * (quad + self._volume(factored))
+        if checks.readable(densities) and not bool(densities.isfinite().all()):
+            checks.finite_observations(where, residual, self._mean)
+            check_observations(where, residual)
+        return densities
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw values that are differentiable in the process's parameters."""
@@ -106,9 +119,15 @@ class ProcessDistribution(Distribution):
 
     def entropy(self) -> Tensor:
         """The entropy of each series, (*batch)."""
-        factored, _ = self.process.engine.factored(f"{WHERE}.entropy")
+        factored, _ = self._factored(f"{WHERE}.entropy")
         value = self.process.series.shaped(0.5 * (self._volume(factored) + self.event_shape.numel()))
         return value.expand(self.batch_shape)
+
+    def _factored(self, where: str) -> tuple[Factored, Line | Events]:
+        """The factor of K + diag, with a warning where the matrix is nearly singular."""
+        factored, line = self.process.engine.factored(where)
+        warn_if_singular(where, factored)
+        return factored, line
 
     def _volume(self, factored: Factored) -> Tensor:
         """log det(2 pi A), (h,)."""

@@ -186,9 +186,7 @@ class Engine:
     def solver(self, where: str) -> tuple[Factored, Line | Events]:
         """The factor for solves, with a warning where the matrix is nearly singular."""
         factored, line = self.factored(where)
-        loss = (factored.chain.variance()[:, None] * factored.over_d).detach().sum(-1)
-        if checks.readable(loss):
-            warn_of_lost_digits(where, max(loss.tolist()), "; what is solved loses digits, too")
+        warn_if_singular(where, factored, "; what is solved loses digits, too")
         return factored, line
 
     def check_batch(self) -> None:
@@ -219,3 +217,15 @@ class Engine:
                 f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
                 "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
             )
+
+
+def warn_if_singular(where: str, factored: Factored, others: str = "") -> None:
+    """Warn where a factored matrix is nearly singular; ``others`` says what suffers besides its log determinant."""
+    loss = (factored.chain.variance()[:, None] * factored.over_d).detach().sum(-1)
+    if checks.readable(loss):
+        warn_of_lost_digits(where, max(loss.tolist()), others)
+
+
+def dtype_of_likelihood(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a likelihood of y in ``dtype``: the same, but not half precision, which would overflow."""
+    return dtype if dtype.itemsize > 2 else torch.float32

@@ -52,21 +52,53 @@ class Kernel(nn.Module, ABC):
     def components(self) -> list[Component]:
         """The states of the kernel."""
 
-    @abstractmethod
-    def evaluate(self, distance: Tensor) -> Tensor:
-        """k as a function of the distance |t - t'|; parameters broadcast to its leading dimensions."""
+    def evaluate(self, distance: Any) -> Tensor:
+        """k as a function of the distance |t - t'|, of which only the size counts: a number, an array or a tensor.
+
+        Parameters broadcast to the leading dimensions of distances (*batch, n, m). Computed in float64; the result has
+        the dtype of the distances, and that of torch's defaults for integers.
+        """
+        given = _real(f"laplex.gp.{type(self).__name__}.evaluate", "distance", distance)
+        self._check_leading(distance=given.shape[:-2])
+        dtype = given.dtype if given.is_floating_point() else torch.get_default_dtype()
+        wide = given.double()
+        size = torch.where(wide < 0, -wide, wide)  # with the derivative 1 at 0, where that of abs() is 0
+        return self._covariance(size).to(dtype)
+
+    def _covariance(self, distance: Tensor) -> Tensor:
+        """The same for distances in float64 that are not negative. Kernels define this, or else ``evaluate``."""
+        raise NotImplementedError(f"laplex.gp.{type(self).__name__}: `evaluate` must be defined by the class")
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         """The dense matrix k(t1, t2), (*batch, n, m), for t1 (*batch, n) and t2 (*batch, m), or t1 itself."""
         other = t1 if t2 is None else t2
-        for name, t in (("t1", t1), ("t2", other)):
+        self._check_times(t1, other)
+        distance = (t1.double()[..., :, None] - other.double()[..., None, :]).abs()
+        return self.evaluate(distance).to(torch.promote_types(t1.dtype, other.dtype))
+
+    def _check_times(self, t1: Any, t2: Any) -> None:
+        """Raise unless there is a dense matrix for t1 and t2."""
+        for name, t in (("t1", t1), ("t2", t2)):
             if not isinstance(t, Tensor) or not t.is_floating_point() or t.dim() == 0:
                 got = f"a tensor of {t.dtype}, {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
                 raise TypeError(
                     f"laplex.gp.{type(self).__name__}: `{name}` must be a tensor of floating-point times (*batch, n), "
                     f"got {got}; use torch.as_tensor({name}).double()"
                 )
-        return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
+        self._check_leading(t1=t1.shape[:-1], t2=t2.shape[:-1])
+
+    def _check_leading(self, **leading: torch.Size) -> None:
+        """Raise unless leading dimensions of arguments broadcast with the kernel's parameters."""
+        try:
+            torch.broadcast_shapes(self.batch_shape, *leading.values())
+        except RuntimeError:
+            names = " and ".join(f"`{name}`" for name in leading)
+            got = ", ".join(str(tuple(shape)) for shape in leading.values())
+            raise ValueError(
+                f"laplex.gp.{type(self).__name__}: the leading dimensions of {names} must broadcast with the shape "
+                f"{tuple(self.batch_shape)} of the kernel's parameters, got {got}; insert dimensions of size 1 for all "
+                "pairs"
+            ) from None
 
     def components_by(
         self, read: Callable[[Tensor], Any], branch: Callable[[float], float] | None = None
@@ -238,7 +270,7 @@ class Sum(Kernel):
         dense: Tensor = self.left(t1, t2) + self.right(t1, t2)
         return dense
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         return self.left.evaluate(distance) + self.right.evaluate(distance)
 
     def terms(self) -> list[Kernel]:
@@ -259,7 +291,7 @@ class Product(Kernel):
         dense: Tensor = self.left(t1, t2) * self.right(t1, t2)
         return dense
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         return self.left.evaluate(distance) * self.right.evaluate(distance)
 
 
@@ -278,10 +310,22 @@ class Scale(Kernel):
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         dense: Tensor = self.kernel(t1, t2)
-        return self._over(dense, "factor")[0] * dense
+        return (self._over(dense, "factor")[0] * dense).to(dense.dtype)
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         return self._over(distance, "factor")[0] * self.kernel.evaluate(distance)
+
+
+def _real(where: str, name: str, value: Any) -> Tensor:
+    """A number, an array or a tensor as a dense tensor of real numbers."""
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        tensor = None
+    if tensor is None or tensor.is_complex() or tensor.dtype == torch.bool or tensor.layout != torch.strided:
+        got = f"one of {value.dtype}, {value.layout}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{where}: `{name}` must be a number or a dense tensor of real numbers, got {got}")
+    return tensor
 
 
 def largest(value: Any) -> float:

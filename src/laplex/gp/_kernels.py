@@ -34,7 +34,7 @@ class Exponential(_Scaled):
     def components(self) -> list[Component]:
         return [Block(1, 1 / self._value("scale"), 0.0, (self._value("sigma") ** 2,), smooth=False)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         scale, sigma = self._over(distance, "scale", "sigma")
         return sigma**2 * torch.exp(-distance / scale)
 
@@ -51,7 +51,7 @@ class Matern32(_Scaled):
         rate, variance = math.sqrt(3) / self._value("scale"), self._value("sigma") ** 2
         return [Block(2, rate, 0.0, (variance, rate * variance), smooth=True)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         scale, sigma = self._over(distance, "scale", "sigma")
         u = math.sqrt(3) * distance / scale
         return sigma**2 * (1 + u) * torch.exp(-u)
@@ -69,7 +69,7 @@ class Matern52(_Scaled):
         rate, variance = math.sqrt(5) / self._value("scale"), self._value("sigma") ** 2
         return [Block(3, rate, 0.0, (variance, rate * variance, rate * rate * variance * (2 / 3)), smooth=True)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         scale, sigma = self._over(distance, "scale", "sigma")
         u = math.sqrt(5) * distance / scale
         return sigma**2 * (1 + u + u * u / 3) * torch.exp(-u)
@@ -114,7 +114,7 @@ class SHO(Kernel):
         """The angular frequency, from whichever of the two was given."""
         return first if self.parameter_names[0] == "omega" else 2 * math.pi / first
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         first, quality, sigma = self._over(distance, *self.parameter_names)
         return oscillation(distance, self._frequency(first), quality, sigma**2)
 
@@ -143,22 +143,22 @@ def _two_exponentials(omega: Any, quality: Any, variance: Any) -> list[Block]:
 
 def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Tensor:
     """The kernel of a damped oscillator, by its definition; complex numbers cover all quality factors."""
-    far = distance.double()
     rate, frequency = (
-        torch.as_tensor(number, dtype=torch.float64, device=far.device) for number in (omega / (2 * quality), omega)
+        torch.as_tensor(number, dtype=torch.float64, device=distance.device)
+        for number in (omega / (2 * quality), omega)
     )
     square = (frequency - rate) * (frequency + rate)
-    x = square * far * far  # near 0, cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x) are computed as series
+    x = square * distance * distance  # near 0, cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x) are computed as series
     near = x.abs() < 1e-4
     w = torch.where(near, 1.0, square).to(torch.complex128).sqrt()
     root = rate - 1j * w  # the other root is frequency^2 / root: as rate + 1j * w it would cancel far below 1/2
-    fast, slow = (-root * far).exp(), (-(frequency * frequency) / root * far).exp()
+    fast, slow = (-root * distance).exp(), (-(frequency * frequency) / root * distance).exp()
     cosine, sine = ((fast + slow) / 2).real, ((fast - slow) / (2j * w)).real
-    decay = torch.exp(-rate * far)
+    decay = torch.exp(-rate * distance)
     cosine = torch.where(near, decay * (1 - x / 2 + x * x / 24 - x**3 / 720), cosine)
-    sine = torch.where(near, decay * far * (1 - x / 6 + x * x / 120 - x**3 / 5040), sine)
+    sine = torch.where(near, decay * distance * (1 - x / 6 + x * x / 120 - x**3 / 5040), sine)
     value: Tensor = variance * (cosine + rate * sine)
-    return value.to(distance.dtype)
+    return value
 
 
 class Cosine(Kernel):
@@ -179,7 +179,7 @@ class Cosine(Kernel):
         omega = 2 * math.pi / self._value("period")
         return [Block(2, 0.0, omega * omega, (self._value("sigma") ** 2, 0.0), smooth=True)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         period, sigma = self._over(distance, "period", "sigma")
         return sigma**2 * torch.cos(2 * math.pi * distance / period)
 
@@ -205,7 +205,7 @@ class Celerite(Kernel):
         a, b, c, d = map(self._value, self.parameter_names)
         return [Block(2, c, d * d, (a, b * d), smooth=False)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         a, b, c, d = self._over(distance, *self.parameter_names)
         return torch.exp(-c * distance) * (a * torch.cos(d * distance) + b * torch.sin(d * distance))
 
@@ -234,7 +234,7 @@ class Rotation(Kernel):
         values = map(self._value, self.parameter_names)
         return [block for parts in self._oscillators(*values) for block in oscillator(*parts)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         values = self._over(distance, *self.parameter_names)
         first, second = (oscillation(distance, *parts) for parts in self._oscillators(*values))
         return first + second
@@ -265,7 +265,7 @@ class Constant(Kernel):
     def components(self) -> list[Component]:
         return [Block(1, 0.0, 0.0, (self._value("sigma") ** 2,), smooth=True)]
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         return self._over(distance, "sigma")[0] ** 2 * torch.ones_like(distance)
 
 
@@ -289,8 +289,11 @@ class Linear(Kernel):
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         other = t1 if t2 is None else t2
-        sigma, center = self._over(t1, *self.parameter_names)
-        return sigma**2 * (t1[..., :, None] - center) * (other[..., None, :] - center)
+        self._check_times(t1, other)
+        first, second = t1.double()[..., :, None], other.double()[..., None, :]
+        sigma, center = self._over(first, *self.parameter_names)
+        dense: Tensor = sigma**2 * (first - center) * (second - center)
+        return dense.to(torch.promote_types(t1.dtype, other.dtype))
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def evaluate(self, distance: Any) -> Tensor:
         raise ValueError("laplex.gp.Linear.evaluate: depends on both times, not on their distance; use kernel(t1, t2)")

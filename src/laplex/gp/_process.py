@@ -19,7 +19,7 @@ from laplex._states.order import extremes
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
-from laplex.gp._engine import Engine
+from laplex.gp._engine import Engine, dtype_of_likelihood
 from laplex.gp._kernel import Kernel
 from laplex.gp._range import check_observations, has_valid_parameters, refuse_numbers
 from laplex.gp._series import Series, padded, unpadded
@@ -206,9 +206,7 @@ class GaussianProcess:
             if any(map(math.isnan, values)) and has_valid_parameters(self.kernel):
                 refuse_numbers(self.kernel)
             warn_of_lost_digits(where, max(loss))
-        if dtype == torch.float64:
-            return result.value
-        return result.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
+        return result.value.to(dtype_of_likelihood(dtype))
 
     # --- Predictions -------------------------------------------------------------------------------------------------
 
@@ -217,7 +215,8 @@ class GaussianProcess:
 
         The observations are processed once, in O(n). Mean and variance at any m times then take O(m), a sample
         O(n + m) and a covariance O((n + m) m), as often as you ask for them. The result keeps the present times,
-        noise, mean and kernel, whatever is written to them later; but a mean that is a function is called each time.
+        bands, noise, mean and kernel, whatever is written to them later; but a mean that is a function is called each
+        time.
         """
         return self._conditioned(f"{checks.WHERE}.condition", y)
 

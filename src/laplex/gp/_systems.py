@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
+from laplex._exponential import exponential
 from laplex._states.components import Banded, Component, Feedback
 from laplex.gp._kernel import Kernel, shown
 
@@ -63,12 +65,13 @@ class StateSpace(Kernel):
         feedback, noise, readout = (part.double().clone() for part in parts)  # a conditional keeps the component
         p = stationary_covariance("laplex.gp.StateSpace", feedback, noise)
         turned = (readout[..., None, :] @ feedback)[..., 0, :]  # F^T h
-        # The slope is white noise, and does not exist, unless h^T Q h = 0.
-        white = bool(((readout[..., None, :] @ noise) != 0).any())
+        # The slope is white noise, and does not exist, unless h^T Q h = 0, which is assumed where it cannot be read.
+        entering = readout[..., None, :] @ noise
+        white = plainly_eager() and plain(entering) and bool((entering != 0).any())
         slope = None if white else _times(p, turned)
         return Feedback(feedback, readout, _times(p, readout), slope)
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         return _feedback_kernel(self._component(), distance)
 
 
@@ -126,7 +129,7 @@ class CARMA(Kernel):
         slope = _times(p, turned) if beta.shape[-1] < s else None
         return Feedback(feedback, readout, _times(p, readout), slope)
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def _covariance(self, distance: Tensor) -> Tensor:
         return _feedback_kernel(self._component(), distance)
 
 
@@ -171,7 +174,7 @@ class Bands(Kernel):
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         raise ValueError("laplex.gp.Bands: the matrix depends on bands, too; use a GaussianProcess with `band`")
 
-    def evaluate(self, distance: Tensor) -> Tensor:
+    def evaluate(self, distance: Any) -> Tensor:
         return self.forward(distance)
 
 
@@ -198,17 +201,24 @@ def stationary_covariance(where: str, feedback: Tensor, noise: Tensor) -> Tensor
     s = feedback.shape[-1]
     unit = torch.eye(s, dtype=feedback.dtype, device=feedback.device)
     system = torch.einsum("...ij,kl->...ikjl", feedback, unit) + torch.einsum("ij,...kl->...ikjl", unit, feedback)
-    flat = torch.linalg.solve(system.flatten(-4, -3).flatten(-2), -noise.flatten(-2)[..., None])[..., 0]
+    # Not torch.linalg.solve, whose second derivatives by nested forward mode are wrong (pytorch#192540).
+    flat = _times(torch.linalg.inv(system.flatten(-4, -3).flatten(-2)), -noise.flatten(-2))
     p: Tensor = flat.unflatten(-1, (s, s))
     return (p + p.mT) / 2
 
 
 def _feedback_kernel(component: Feedback, distance: Tensor) -> Tensor:
     """The kernel of one component with matrix exponentials, for distances (*batch, n, m)."""
-    exponent = component.dynamics[..., None, None, :, :] * distance[..., None, None]
-    moved = torch.linalg.matrix_exp(exponent) @ component.q[..., None, None, :, None]
-    value: Tensor = (component.p[..., None, None, None, :] @ moved)[..., 0, 0]
+    dynamics, p, q = _over(component.dynamics, 2), _over(component.p, 1), _over(component.q, 1)
+    moved = exponential(dynamics * distance[..., None, None]) @ q[..., None]
+    value: Tensor = (p[..., None, :] @ moved)[..., 0, 0]
     return value
+
+
+def _over(part: Tensor, dims: int) -> Tensor:
+    """A part (*batch, ...) of a component, shaped to broadcast to distances; the last ``dims`` dimensions stay."""
+    batch, own = part.shape[: part.dim() - dims], part.shape[part.dim() - dims :]
+    return part.reshape(*batch, 1, 1, *own) if batch else part
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
