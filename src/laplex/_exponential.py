@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._eager import forward_mode_again
+from laplex._eager import forward_mode_again, plain, plainly_eager
 
 
 def exponential(x: Tensor) -> Tensor:
@@ -26,14 +26,13 @@ def _derivative(x: Tensor, direction: Tensor) -> Tensor:
     """The derivative of exp at x in a direction."""
     s = x.shape[-1]
     with torch.no_grad():
-        size = direction.abs().amax((-2, -1), keepdim=True)
-        unit = torch.where((size > 0) & size.isfinite(), size, 1.0)
-    upper = torch.cat([x, direction / unit], -1)
+        largest = direction.abs().amax((-2, -1), keepdim=True)
+        size = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+    upper = torch.cat([x, direction / size], -1)
     lower = torch.cat([torch.zeros_like(x), x], -1)
-    # vmap cannot batch a Function's jvp within another one, so transforms take second derivatives from torch.
-    transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-    function = torch.linalg.matrix_exp if transformed else exponential
-    return function(torch.cat([upper, lower], -2))[..., :s, s:] * unit
+    # Torch's own function has derivatives in graphs and in batches of directions, too, where a Function has none here.
+    function = exponential if plainly_eager() and plain(direction) else torch.linalg.matrix_exp
+    return function(torch.cat([upper, lower], -2))[..., :s, s:] * size
 
 
 class _Exponential(torch.autograd.Function):
