@@ -456,3 +456,20 @@ def test_compiled_predictions():
     got = torch.compile(predicted, backend="eager", fullgraph=True)(as_tensor(1.4), t, y)
     for one, two in zip(got, predicted(as_tensor(1.4), t, y), strict=True):
         assert_close(one, two, 1e-11)
+
+
+def test_the_slope_of_a_rough_process_is_refused_in_every_mode():
+    t, band = torch.linspace(0, 3, 8).double(), torch.arange(8) % 2
+    noise, readout = torch.eye(2).double(), as_tensor([1.0, 0.0])
+
+    def rough(scale):
+        feedback = scale * as_tensor([[0.0, 1.0], [-4.0, -0.5]])
+        kernel = gp.Bands(gp.StateSpace(feedback, noise, readout), readout, slope=readout.flip(0))
+        return gp.GaussianProcess(kernel, t, diag=0.1, band=band).log_likelihood(t.sin())
+
+    one = as_tensor(1.0)
+    for call in (rough, torch.func.grad(rough), torch.compile(rough, backend="eager")):
+        with pytest.raises(ValueError, match="a process with this kernel is not differentiable"):
+            call(one)
+    with pytest.raises(ValueError, match=r"the slope of a StateSpace is not known inside .* torch.func.vmap"):
+        vmap(rough)(one[None])

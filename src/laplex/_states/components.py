@@ -69,7 +69,8 @@ class Component(ABC):
     def raise_without_slope(self) -> NoReturn:
         raise ValueError(
             "laplex.gp: the slope of the process is asked for, but a process with this kernel is not differentiable; "
-            "use Matern32, Matern52, SHO or Cosine, and no products with Exponential"
+            "use Matern32, Matern52, SHO or Cosine, and no products with Exponential (the slope of a StateSpace is not "
+            "known inside torch.compile and torch.func.vmap)"
         )
 
 

@@ -65,10 +65,8 @@ class StateSpace(Kernel):
         feedback, noise, readout = (part.double().clone() for part in parts)  # a conditional keeps the component
         p = stationary_covariance("laplex.gp.StateSpace", feedback, noise)
         turned = (readout[..., None, :] @ feedback)[..., 0, :]  # F^T h
-        # The slope is white noise, and does not exist, unless h^T Q h = 0, which is assumed where it cannot be read.
-        entering = readout[..., None, :] @ noise
-        white = plainly_eager() and plain(entering) and bool((entering != 0).any())
-        slope = None if white else _times(p, turned)
+        # The slope is white noise, and does not exist, unless h^T Q h = 0.
+        slope = _times(p, turned) if _is_zero(readout[..., None, :] @ noise) else None
         return Feedback(feedback, readout, _times(p, readout), slope)
 
     def _covariance(self, distance: Tensor) -> Tensor:
@@ -205,6 +203,16 @@ def stationary_covariance(where: str, feedback: Tensor, noise: Tensor) -> Tensor
     flat = _times(torch.linalg.inv(system.flatten(-4, -3).flatten(-2)), -noise.flatten(-2))
     p: Tensor = flat.unflatten(-1, (s, s))
     return (p + p.mT) / 2
+
+
+def _is_zero(x: Tensor) -> bool:
+    """Whether all numbers are known to be 0. In graphs and under vmap they cannot be read."""
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        return not bool((x != 0).any())
+    except RuntimeError:
+        return False
 
 
 def _feedback_kernel(component: Feedback, distance: Tensor) -> Tensor:
