@@ -20,10 +20,10 @@ from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen, set_fields
 from laplex._quasisep.systems import System
+from laplex._scalars import Number, at_least, is_one, multiplied, plus, written
 from laplex._selection import Selection, selection
 from laplex._shapes import flat_tau
 
-Number = float | Tensor
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
@@ -58,7 +58,7 @@ class Algebra:
     def __truediv__(self, s: Number) -> SumOperator:
         """K / s, for s as in s K."""
         divisor = _algebra_checks.divisor(f"{type(self).__name__} / s", s, self.shape, self.device)
-        return _as_sum(self)._times(1 / _at_least(self.dtype, divisor))
+        return _as_sum(self)._times(1 / at_least(self.dtype, divisor))
 
     def __neg__(self) -> SumOperator:
         return _as_sum(self)._times(-1.0)
@@ -88,7 +88,7 @@ class Algebra:
         where = f"{type(self).__name__}.add_diagonal"
         checked = _algebra_checks.added_diagonal(where, diag, self.shape, self.device)
         total = _as_sum(self)
-        return SumOperator(total.operators, total.scales, _sum(self.dtype, total.diag, checked))
+        return SumOperator(total.operators, total.scales, plus(self.dtype, total.diag, checked))
 
     def to(self, *args: Any, **options: Any) -> Self:
         """The operator with its tensors moved or cast, by the arguments of ``Tensor.to``; itself if nothing changes.
@@ -136,7 +136,7 @@ class Algebra:
         _algebra_checks.summands(where, self, other)
         left, right = _as_sum(self), _as_sum(other if sign == "+" else -other)
         operators, scales = left.operators + right.operators, left.scales + right.scales
-        return SumOperator(operators, scales, _sum(self.dtype, left.diag, right.diag))
+        return SumOperator(operators, scales, plus(self.dtype, left.diag, right.diag))
 
 
 class SumOperator(Algebra):
@@ -222,12 +222,12 @@ class SumOperator(Algebra):
     def _product(self, x: Tensor) -> Tensor:
         dims = min(x.dim(), 2)
         total = self._sum(lambda operator: operator.__matmul__(x), dims)  # spelled so for torch.compile
-        return total if self.diag is None else total + _multiplied(self.diag, x, dims - 1)
+        return total if self.diag is None else total + multiplied(self.diag, x, dims - 1)
 
     def _sum(self, function: Callable[[Algebra], Tensor], dims: int) -> Tensor:
         """The sum of s * function(K) over the parts; the function returns (*H, ...), with ``dims`` more dimensions."""
         parts = zip(self.scales, self.operators)
-        return reduce(add, [_multiplied(scale, function(operator), dims) for scale, operator in parts])
+        return reduce(add, [multiplied(scale, function(operator), dims) for scale, operator in parts])
 
     def __getitem__(self, key: Any) -> SumOperator:
         """A[rows, cols], or A[matrices] of a batch, as of :class:`laplex.LaplaceOperator`.
@@ -265,7 +265,7 @@ class SumOperator(Algebra):
         total = self._sum(lambda operator: operator.to_dense(), dims=2)
         if self.diag is None:
             return total
-        return total + torch.diag_embed(_multiplied(self.diag, total.new_ones(total.shape[:-1]), 0))
+        return total + torch.diag_embed(multiplied(self.diag, total.new_ones(total.shape[:-1]), 0))
 
     def solve(self, y: Tensor, diag: Number | None = None) -> Tensor:
         """x = (A + diag)^-1 y for y (n,) or (..., n, m), in O(n), for A = s K + diag(d) with a symmetric K and s > 0.
@@ -298,7 +298,7 @@ class SumOperator(Algebra):
             raise NotImplementedError(_algebra_checks.not_solved_as_a_sum(where, len(self.operators)))
         total = self if diag is None else self.add_diagonal(diag)
         (operator,), (scale,), added = total.operators, total.scales, total.diag
-        if _is_one(scale):
+        if is_one(scale):
             return operator._system(where, added)
         _checks.reverse_mode_only(where, scale, added)
         scales = _algebra_checks.positive_scale(where, flat_tau(scale, self._batch or (1,), self.device))  # (h,)
@@ -309,10 +309,10 @@ class SumOperator(Algebra):
         return operator._system(where, added)._replace(scale=scales)
 
     def _times(self, s: Number) -> SumOperator:
-        wide, diag = _at_least(self.dtype, s), self.diag
+        wide, diag = at_least(self.dtype, s), self.diag
         if diag is not None:
-            diag = (wide[..., None] if isinstance(wide, Tensor) else wide) * _at_least(self.dtype, diag)
-        scales = (s if _is_one(scale) else wide * _at_least(self.dtype, scale) for scale in self.scales)
+            diag = (wide[..., None] if isinstance(wide, Tensor) else wide) * at_least(self.dtype, diag)
+        scales = (s if is_one(scale) else wide * at_least(self.dtype, scale) for scale in self.scales)
         return SumOperator(self.operators, tuple(scales), diag)  # a parameter stays itself
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> SumOperator:
@@ -335,7 +335,7 @@ class SumOperator(Algebra):
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
-        parts = [_written(scale) + type(operator).__name__ for scale, operator in zip(self.scales, self.operators)]
+        parts = [written(scale) + type(operator).__name__ for scale, operator in zip(self.scales, self.operators)]
         parts += [] if self.diag is None else ["diagonal"]
         return f"SumOperator({shape}, {self.dtype}, device={self.device}, {' + '.join(parts)})"
 
@@ -345,33 +345,6 @@ torch.serialization.add_safe_globals([SumOperator])
 
 def _as_sum(operator: Algebra) -> SumOperator:
     return operator if isinstance(operator, SumOperator) else SumOperator((operator,), (1.0,))
-
-
-def _is_one(number: Number) -> bool:
-    return not isinstance(number, Tensor) and number == 1.0
-
-
-def _at_least(dtype: torch.dtype, number: Number) -> Any:
-    """A tensor in the precision of the operator, if it has less: what is computed from it should not be rounded."""
-    return number.to(torch.promote_types(dtype, number.dtype)) if isinstance(number, Tensor) else number
-
-
-def _sum(dtype: torch.dtype, one: Number | None, other: Number | None) -> Number | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return _at_least(dtype, one) + _at_least(dtype, other)  # type: ignore[no-any-return]
-
-
-def _multiplied(number: Number, values: Tensor, dims: int) -> Tensor:
-    """number * values, in their dtype; values has ``dims`` more dimensions than a tensor of numbers."""
-    if not isinstance(number, Tensor):
-        return values if _is_one(number) else number * values
-    real = values.real.dtype if values.is_complex() else values.dtype
-    return number.to(real)[(..., *[None] * dims)] * values
-
-
-def _written(scale: Number) -> str:
-    return "s * " if isinstance(scale, Tensor) else "" if _is_one(scale) else f"{scale:g} * "
 
 
 # --- Functions of torch ----------------------------------------------------------------------------------------------
