@@ -35,6 +35,23 @@ def fitted():
     return LaplexLinear.from_linear(dense, 2, sweeps=2, progress=lambda done, total: None)
 
 
+def likelihood(t):
+    """A likelihood and its gradients; the times are not in order."""
+    leaves = [value.clone().requires_grad_() for value in (t, t.new_tensor(0.7), t.new_tensor(1.3))]
+    value = laplex.gp.GaussianProcess(laplex.gp.Matern32(*leaves[1:]), leaves[0], diag=0.1).log_likelihood(t.sin())
+    return value.detach(), *torch.autograd.grad(value.sum(), leaves)
+
+
+def density(a):
+    """Fits from every kind of start."""
+    examples = laplex.density.Examples((a + torch.arange(5, device="cpu")[:, None]).sin())
+    options = {"shape": (1, 7, 1), "rounds": 1, "progress": lambda *_: None}
+    models = [laplex.density.fit(examples, 4, places=places, **options)[0] for places in ("tree", "random", "curve")]
+    models.append(laplex.density.LaplexGaussian(7, 2, phase=True, device="cpu"))
+    models[-1].start_from(examples)
+    return [model.log_prob(examples.values).detach() for model in models]
+
+
 def seeded():
     return torch.Generator("cpu").manual_seed(1)
 
@@ -58,6 +75,9 @@ CALLS = {
     "fit": lambda a, b: fitted().to_dense().detach(),
     "seriate": lambda a, b: laplex.seriate(a[:, None] * b + a[:, None].cos(), coordinates=1),
     "place": lambda a, b: LaplexProjection(6, 3, device="cpu", generator=seeded()).place(a[:, None] + b).a,
+    "likelihood": lambda a, b: likelihood(a),
+    "likelihood of series": lambda a, b: likelihood(a.expand(2, 7)),
+    "density": lambda a, b: density(a),
     "pickled_plan": lambda a, b: laplex.linear(b, a, b, plan=pickle.loads(pickle.dumps(Plan(a, b)))),
 }
 

@@ -282,7 +282,8 @@ ERRORS = {
         lambda: density.Examples(torch.ones(4, DIM)),
         {},
         ValueError,
-        "`examples` must differ from one another, got 4 that are equal; give more of them",
+        "`examples` must differ from one another, got 4 that are equal, or whose squared differences torch.float32 "
+        "cannot hold; give more of them, or scale them",
     ),
     "seed": (lambda: density.Examples(drawn()), {"seed": -1}, ValueError, "`seed` must be"),
 }

@@ -85,7 +85,7 @@ class KernelNumbers(NamedTuple):
     def _shaped(self, bar: Real, parameter: Tensor) -> Tensor:
         if parameter.numel() == 1:
             total = bar if isinstance(bar, float) else float(numpy.sum(bar))
-            return torch.full(parameter.shape, total, dtype=parameter.dtype)
+            return torch.full_like(parameter, total, requires_grad=False)
         each = torch.from_numpy(numpy.array(numpy.broadcast_to(bar, self.batch.numel())).reshape(self.batch))
         return each.sum_to_size(parameter.shape).to(parameter.dtype)
 
@@ -127,8 +127,8 @@ class CoreLikelihood:
     def run(self, diag: Tensor, y: Tensor, *, keep: bool) -> tuple[Any, ...]:
         """The fields of a LikelihoodResult, and what the pullback starts from."""
         h, problem = len(self.times), self.problem(diag, y)
-        value = torch.empty(self.numbers.batch, dtype=torch.float64)
-        checkpoints = torch.empty(problem.checkpoint_size() * h if keep else 0, dtype=torch.float64)
+        value = y.new_empty(self.numbers.batch)
+        checkpoints = y.new_empty(problem.checkpoint_size() * h if keep else 0)
         loss, failed = array("d", bytes(8 * h)), array("q", bytes(8 * h))
         outputs = value.data_ptr(), _address(loss), _address(failed), checkpoints.data_ptr()
         raise_for(core.state_likelihood(problem, *outputs))
@@ -161,8 +161,8 @@ class _CoreLikelihood(torch.autograd.Function):
         if builds_graph() or not plain(value_bar):  # a batch of cotangents has no memory
             return None, *bars_through(likelihood.composed, (t, diag, y, *parameters), value_bar, needed)
         # Beyond the counts nothing is written.
-        fresh = torch.empty if likelihood.counts is None else torch.zeros
-        bars = [fresh(x.shape, dtype=y.dtype) if need else None for x, need in zip((t, diag, y), needed)]
+        fresh = y.new_empty if likelihood.counts is None else y.new_zeros
+        bars = [fresh(x.shape) if need else None for x, need in zip((t, diag, y), needed)]
         matrix_bar = array("d", bytes(8 * len(likelihood.matrix)))
         value_bar = value_bar.contiguous()
         addresses = checkpoints.data_ptr(), value_bar.data_ptr(), *map(_place, bars)

@@ -24,7 +24,7 @@ def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) ->
         numbers = 0 if counts is None else counts.data_ptr()
         if core.times_in_order(t.data_ptr(), numbers, *t.shape):
             return None, _cut(t, counts)
-        order, times = torch.empty(t.shape, dtype=torch.int64), torch.empty_like(t)
+        order, times = torch.empty_like(t, dtype=torch.int64), torch.empty_like(t)
         places = order.data_ptr(), times.data_ptr()
         if not core.sort_times(t.data_ptr(), numbers, *places, *t.shape, torch.get_num_threads()):
             return order, times

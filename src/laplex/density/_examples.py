@@ -217,7 +217,8 @@ def check_fitted(where: str, examples: Examples) -> None:
     if examples.count == 1:
         raise ValueError(f"{where}: `examples` must be at least two that differ, got 1; give more of them")
     raise ValueError(
-        f"{where}: `examples` must differ from one another, got {examples.count} that are equal; give more of them"
+        f"{where}: `examples` must differ from one another, got {examples.count} that are equal, or whose squared "
+        f"differences {examples.dtype} cannot hold; give more of them, or scale them"
     )
 
 

@@ -144,10 +144,11 @@ class LaplexGaussian(Density):
         self.log_tau.fill_(math.log(SPACING * min(KNOTS_IN_TAU, self.rank / 2)))
         if self.phi is not None and self.psi is not None:
             self.psi.zero_()
-            self.phi.copy_(PHASES * torch.randn(self.dim, generator=generator))
-        turns = torch.arange(self.rank) % self.components == torch.arange(self.components)[:, None]
+            self.phi.copy_(PHASES * torch.randn(self.dim, generator=generator, device="cpu"))
+        latent, component = (torch.arange(size, device=self.b.device) for size in (self.rank, self.components))
+        turns = latent % self.components == component[:, None]
         self._reset_factor(turns.to(self.b) * math.sqrt(self.components))
-        shares = OTHERS * torch.randn(self.components, self.dim, generator=generator)
+        shares = OTHERS * torch.randn(self.components, self.dim, generator=generator, device="cpu")
         shares[0] = 1.0
         self.weight.copy_(shares)
         self._match((1 - NOISE**2) * examples.variance)
@@ -169,7 +170,7 @@ class LaplexGaussian(Density):
     def _knows_nothing(self) -> bool:
         """Whether noise, tau and factors are still those of ``reset_parameters``: any training step changes them."""
         factor = self._latent_factor()
-        unit = torch.ones_like(factor) if factor.dim() == 1 else torch.eye(self.rank).to(factor)
+        unit = torch.ones_like(factor) if factor.dim() == 1 else torch.eye(self.rank, device=factor.device).to(factor)
         noise, tau = math.log(START_NOISE), math.log(START_TAU / self.rank)
         apart = (self.log_noise - noise, self.log_tau - tau, factor - unit)
         return all(bool((one.abs() < UNMOVED).all()) for one in apart)

@@ -51,7 +51,7 @@ def start(
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     count = rank // functions
     deviation = examples.variance.sqrt()
-    drawn = torch.randn(functions, examples.dim, generator=generator).to(**like)
+    drawn = torch.randn(functions, examples.dim, generator=generator, device="cpu").to(**like)
     # Neighbours vary together, so a single function starts as their mean; several must start out different.
     shares = drawn if functions > 1 else torch.ones_like(drawn)
     return State(
@@ -106,14 +106,15 @@ def _places(
     if places == "tree":
         return seriate(examples.sample(TREE_ROWS)).to(**like)
     if places == "random":
-        return torch.rand(n, generator=generator).to(**like)
-    return evenly(torch.arange(n) if shape is None or places == "raster" else _hilbert(shape)).to(**like)
+        return torch.rand(n, generator=generator, device="cpu").to(**like)
+    order = torch.arange(n, device="cpu") if shape is None or places == "raster" else _hilbert(shape)
+    return evenly(order).to(**like)
 
 
 def _hilbert(shape: tuple[int, ...]) -> Tensor:
     """The features (n,) of an image in the order of a Hilbert curve over its pixels, the channels of each together."""
     height, width, channels = shape
-    feature = torch.arange(math.prod(shape))
+    feature = torch.arange(math.prod(shape), device="cpu")
     channel, x, y = feature % channels, feature // channels % width, feature // (channels * width)
     bits = max(1, (max(height, width) - 1).bit_length())
     along = torch.zeros_like(feature)

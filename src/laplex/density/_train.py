@@ -134,7 +134,7 @@ class Trainer:
     def _batches(self) -> list[Tensor]:
         """This process's row numbers in each batch of this epoch."""
         generator = torch.Generator().manual_seed(((self.seed << 20) + self.epochs) % 2**63)
-        order = torch.randperm(len(self.examples), generator=generator)
+        order = torch.randperm(len(self.examples), generator=generator, device="cpu")
         index, count = self._share
         if self._fewest is not None:  # all of its own
             order, index, count = order[: self._fewest], 0, 1

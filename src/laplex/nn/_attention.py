@@ -174,7 +174,7 @@ class LaplaceAttention(nn.Module):
                 layer.bias.zero_()
         first = SHORTEST_TAU if self._first_tau is None else self._first_tau
         last = 1.0 if self._first_tau is None else self._first_tau
-        self.log_tau.copy_(torch.linspace(math.log(last), math.log(first), self.num_heads))
+        self.log_tau.copy_(torch.linspace(math.log(last), math.log(first), self.num_heads, device=self.log_tau.device))
 
     @property
     def tau(self) -> Tensor:
