@@ -157,6 +157,14 @@ def test_old_files_in_which_the_length_scale_has_no_dimension():
     assert module.tau.item() == pytest.approx(0.3)
 
 
+def test_old_pickles_in_which_the_length_scale_has_no_dimension():
+    module = projection(tau=0.3, trainable=True)
+    module.log_tau = torch.nn.Parameter(module.log_tau.detach()[0])
+    loaded = pickle.loads(pickle.dumps(module))
+    assert loaded.tau.item() == pytest.approx(0.3)
+    assert isinstance(loaded.log_tau, torch.nn.Parameter)
+
+
 def test_dtypes_and_the_meta_device():
     assert projection(dtype=torch.bfloat16).a.dtype == torch.float32
     assert projection().double().b.dtype == torch.float64

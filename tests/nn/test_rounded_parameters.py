@@ -69,3 +69,18 @@ def test_assigned_parameters_of_attention(dtype):
         attention = LaplaceAttention(16, 4)
     attention.load_state_dict(state, assign=True)
     assert attention(torch.randn(2, 50, 16).to(dtype)).dtype == dtype
+
+
+@HALF
+def test_frozen_layers_with_rounded_anchors_build_no_plans(dtype):
+    for layer in (LaplexLinear(40, 30).requires_grad_(False), LaplexProjection(40, 30)):
+        functional_call(layer, rounded(layer, dtype), (torch.randn(3, 40).to(dtype),))
+        assert layer._plan is None
+
+
+def test_tau_is_computed_in_single_precision():
+    layer, projection = LaplexLinear(40, 30, train_tau=True), LaplexProjection(40, 30, tau=1e5)
+    for module in (layer, projection):
+        module.log_tau.data = module.log_tau.data.half()
+        assert module.tau.dtype == torch.float32
+        assert error(module.tau, module.log_tau.double().exp().reshape(module.tau.shape)) <= 2e-7

@@ -129,7 +129,7 @@ class LaplexLinear(Anchored):
     @property
     def tau(self) -> Tensor:
         """The length scales (kernels,)."""
-        return self.log_tau.exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
+        return in_single(self.log_tau)[0].exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
 
     @property
     def weight(self) -> Tensor:

@@ -123,7 +123,7 @@ class LaplexProjection(Anchored):
     @property
     def tau(self) -> Tensor:
         """The length scale, ()."""
-        return self.log_tau[0].exp()
+        return in_single(self.log_tau)[0][0].exp()  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., d) to y (..., m), in the dtype of x."""
@@ -139,6 +139,12 @@ class LaplexProjection(Anchored):
         if isinstance(saved, Tensor) and saved.dim() == 0:
             state_dict[prefix + "log_tau"] = saved[None]
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickle as every module does, including from old files."""
+        super().__setstate__(state)
+        if self.log_tau.dim() == 0:
+            self._keep("log_tau", self.log_tau.detach()[None])
 
     @torch.no_grad()
     def place(self, data: Tensor, *, generator: torch.Generator | None = None) -> LaplexProjection:
