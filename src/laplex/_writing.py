@@ -30,7 +30,15 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into. It replaces ``path`` in one step: a reader, or an interruption, sees the old or the new."""
+    """A file to write into. It replaces ``path`` in one step: a reader, or an interruption, sees the old or the new.
+
+    A link stays, and its target is replaced. A device or a pipe is written to.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        with path.open("wb") as file:
+            yield file
+        return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
     try:
         with unfinished.open("wb") as file:

@@ -160,6 +160,14 @@ def test_evaluate_says_what_a_model_is_worth(laplex, path, data, model, tmp_path
     assert (status, errors) == (0, "")
     evaluation = evaluate(model, Examples(torch.from_numpy(np.load(data)).flatten(1)))
     saved = json.loads(file.read_text())
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    file.write_text("something else")
+    assert laplex("evaluate", path, data, "--json", link, *CPU)[0] == 0
+    assert link.is_symlink()
+    assert json.loads(file.read_text()) == saved
+    assert laplex("evaluate", path, data, "--json", os.devnull, *CPU)[0] == 0
+    assert not os.path.isfile(os.devnull)
     got = saved["evaluation"][str(data)]
     assert got["count"] == 50
     for name, value in evaluation._asdict().items():
