@@ -236,6 +236,17 @@ def test_export_of_weighted_sums(phased, complex_x):
     assert_exported(partial(summed, laplex.linear), partial(summed, reference.linear), sizes=sizes)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_weighted_sums_of_other_numbers_of_matrices(dynamic):
+    def summed(x, a, b, weight):
+        return laplex.linear(x, a, b, 0.5, weight=weight)
+
+    compiled = torch.compile(summed, backend="aot_eager", dynamic=dynamic)
+    for h in (3, 4, 1, 5):
+        inputs = normal(2, 5), normal(h, 7), normal(h, 5), normal(h)
+        assert error(compiled(*inputs), summed(*inputs)) <= 1e-14
+
+
 EXPORTED = {
     "product": (lambda K, x: torch.matmul(K, x.mT), lambda K, x: K @ x.mT),
     "diagonal": (lambda K, x: K.diagonal(), lambda K, x: K.diagonal()),

@@ -59,14 +59,14 @@ MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradie
 COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
     "formed": lambda w: (
         1.0,
-        float(w.summed > 1),
+        1.0 if w.summed > 1 else 0.0,
         w.results * w.summed * w.n * w.k,
         w.results * w.n * w.k,
         w.results * w.rows * w.n * w.k,
     ),
     "scan": lambda w: (
         1.0,
-        float(w.summed > 1),
+        1.0 if w.summed > 1 else 0.0,
         0.0 if w.planned else 1.0,
         w.results * w.summed,
         0.0 if w.planned else w.results * w.summed * (w.n + w.k),
