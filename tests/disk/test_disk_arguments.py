@@ -274,6 +274,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path, given):
         {"data_offsets": [-8, 8]},
         {"data_offsets": [0, 12]},  # numbers of the next tensor would be read
         {"data_offsets": [0, 20]},
+        {"data_offsets": [0]},
         {"dtype": ["F32"]},
     ],
 )

@@ -14,9 +14,7 @@ def scaled(tensor: Any, factor: float) -> Any:
     if tensor is None or factor == 1.0 or not torch.is_grad_enabled():
         return tensor
     compiles = torch.compiler.is_compiling()
-    if (
-        not compiles and torch._C._is_tracing()
-    ):  # a TorchScript file cannot hold a Function; its gradients are true ones
+    if not compiles and torch._C._is_tracing():  # TorchScript cannot save a Function
         return tensor
     in_transform = not compiles and torch._C._are_functorch_transforms_active()
     if not (in_transform or tensor.requires_grad):  # in vmap a tensor does not show that it is differentiated

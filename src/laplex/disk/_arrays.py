@@ -183,22 +183,22 @@ def _safetensors_region(name: str, path: Path, tensor: str) -> Region:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, MOST_HEADER)))
             entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
-            places = {key: (one["dtype"], one["shape"], *one["data_offsets"][:2]) for key, one in entries.items()}
+            places = {key: (one["dtype"], one["shape"], one["data_offsets"]) for key, one in entries.items()}
     except OSError as error:
         raise ValueError(f"{required}, which cannot be read ({error.strerror or error})") from None
     except (ValueError, AttributeError, LookupError, TypeError, struct.error):
         raise ValueError(f"{required}, which is not a safetensors file, or is damaged") from None
     if tensor not in places:
         raise ValueError(f"{required}, which has no tensor {tensor!r}; it has {', '.join(sorted(places)) or 'none'}")
-    kind, shape, offset, end = places[tensor]
+    kind, shape, extent = places[tensor]
     if not isinstance(kind, str) or kind not in SAFETENSORS:
         raise TypeError(f"{WHERE}: `{name}` must be float32 or float64, got {kind} in {path}")
     dtype = np.dtype(SAFETENSORS[kind])
-    sizes = _are_sizes([offset, end]) and isinstance(shape, list) and _are_sizes(shape)
-    if not sizes or end - offset != math.prod(shape) * dtype.itemsize:
-        got = f"a shape of {shape} in {dtype} from byte {offset} to {end}"
+    sizes = all(isinstance(part, list) and _are_sizes(part) for part in (shape, extent)) and len(extent) == 2
+    if not sizes or extent[1] - extent[0] != math.prod(shape) * dtype.itemsize:
+        got = f"a shape of {shape} in {dtype} and offsets of {extent}"
         raise ValueError(f"{required}, which is damaged: its header has {got}")
-    return _complete(required, Region(path, 8 + length + offset, dtype, tuple(shape)))
+    return _complete(required, Region(path, 8 + length + extent[0], dtype, tuple(shape)))
 
 
 def _are_sizes(values: Iterable[object]) -> bool:

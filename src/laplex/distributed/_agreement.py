@@ -22,7 +22,8 @@ from laplex.distributed._ranks import Ranks, ranks_of
 
 Result = TypeVar("Result")
 CALLED = "the function that is called"
-CHECKPOINTING = "torch.utils.checkpoint"  # ends a recomputation by an exception of its own, on all ranks alike
+# By this exception activation checkpointing ends what it computes again, once all that backward needs is saved.
+END_OF_RECOMPUTATION = "_StopRecomputationError"
 KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first match counts
 
 
@@ -61,7 +62,7 @@ def agree(
         terms = {CALLED: where} | {name: str(value) for name, value in check().items()}
         flagged = flag()
     except Exception as error:  # whatever it is, the other ranks must learn of it
-        if type(error).__module__ == CHECKPOINTING:
+        if type(error).__name__ == END_OF_RECOMPUTATION:
             stop = error
         else:
             fault = error

@@ -98,8 +98,11 @@ def permutation_test(
 
 
 def _known(where: str, observed: Tensor, null: Tensor) -> Tensor:
-    """Whether no value of a row is NaN, (h,), for values (h,) and (h, permutations). Where this can be read, it must be
-    so: a NaN compares as small, and would count as evidence."""
+    """Whether no value of a row is NaN, (h,), for values (h,) and (h, permutations).
+
+    A NaN compares as small, and would count as evidence. Where values can be read this raises; elsewhere, as on a GPU,
+    p becomes NaN.
+    """
     missing = torch.cat([observed[:, None], null], 1).isnan()
     known = ~missing.any(-1)
     if readable(known) and not bool(known.all()):
