@@ -1,4 +1,4 @@
-"""The compiled core reads addresses: what is not in float32 or float64 never reaches it."""
+"""The compiled core reads addresses: tensors that are in neither float32 nor float64 are refused."""
 
 import pytest
 import torch

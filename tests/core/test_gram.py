@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 import laplex
 from cases import CASES, every, named
-from helpers import phases_for, wide
+from helpers import error, phases_for, wide
 from laplex import Plan, StalePlanError, reference
 from laplex._gram import sums
 from laplex._gram import torch as torch_gram
@@ -297,3 +297,9 @@ def test_nothing_of_size_n_times_n_but_the_matrix(phased, scan_backend, monkeypa
         torch.autograd.grad(got, (a, b, weight), g)
     assert [size for size in forward.sizes if size > n * n // 4] == [n * n]
     assert max(backward.sizes) <= n * n // 4
+
+
+def test_anchors_near_the_largest_number(backend):
+    a, b = (torch.tensor(side, dtype=torch.float64) * 1e290 for side in ([0.0, 1.0, 2.5], [0.5, 1.5]))
+    got, want = laplex.gram(a, b, None, 1e290, backend=backend), laplex.reference.gram(a, b, None, 1e290)
+    assert error(got, want) <= 1e-14

@@ -14,7 +14,7 @@ from laplex import _checks
 from laplex._errors import StalePlanError
 from laplex._scan.order import Matrix
 
-ENDLESS = 1e300  # a tau at which nothing decays
+ENDLESS = 1e308  # a tau at which nothing decays; near the largest number, because anchors may be as large
 HUGE = 2.0**512  # larger weights are divided by it first, so that nothing overflows
 
 
