@@ -275,6 +275,19 @@ def test_columns_are_chosen_by_active_dims():
     assert type(kernel + LaplexKernel(gp.SHO(3.0), active_dims=(1,))) is gpytorch.kernels.AdditiveKernel
 
 
+def test_models_that_are_given_more_data():
+    model, x, y = model_and_data(LaplexKernel(gp.Matern32(1.3)))
+    new_x, new_y, points = times(3) + 20, torch.tensor([0.3, -0.2, 0.5]).double(), times(4) + 19
+    model.eval(), model.likelihood.eval()
+    with torch.no_grad():
+        model(points)
+        got = model.get_fantasy_model(new_x, new_y)(points)
+        model.set_train_data(torch.cat([x, new_x]), torch.cat([y, new_y]), strict=False)
+        want = model(points)
+    assert_close(got.mean, want.mean, 1e-9)
+    assert_close(got.variance, want.variance, 1e-9)
+
+
 def test_sums_and_products_of_kernels_share_their_parameters():
     one, two = LaplexKernel(gp.Matern32(2.0)), LaplexKernel(gp.SHO(3.0))
     x = times(13)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from laplex.nn import LaplexLinear, LaplexProjection, parameter_groups
+from laplex.nn import LaplaceAttention, LaplexLinear, LaplexProjection, parameter_groups
 
 
 def names(model, group):
@@ -49,3 +49,11 @@ WRONG = {
 def test_wrong_arguments(given, named, kind, text):
     with pytest.raises(kind, match=text):
         parameter_groups(*given, **named)
+
+
+def test_the_length_scales_of_attention_do_not_decay():
+    attention = LaplaceAttention(16, 4)
+    anchors, others = parameter_groups(attention, lr=0.1, weight_decay=0.1)
+    assert [id(parameter) for parameter in anchors["params"]] == [id(attention.log_tau)]
+    assert anchors["weight_decay"] == 0
+    assert len(others["params"]) == 8

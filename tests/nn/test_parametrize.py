@@ -385,3 +385,27 @@ def test_bad_arguments(module, name, options, kind, text):
     with pytest.raises(kind, match=text):
         parametrize(module, name, **{"kernels": 2} | options)
     assert before is None or is_parametrized(module) == before
+
+
+@pytest.mark.parametrize("fit", [False, True])
+def test_gradients_are_the_same_after_loading(fit):
+    """They depend on the size of the first weight, which other modules of the same shape need not have."""
+    x, options = torch.randn(5, 12), {"kernels": 2, "fit": fit, "progress": lambda *_: None}
+
+    def parametrized(size):
+        torch.manual_seed(0)
+        linear = nn.Linear(12, 10)
+        linear.weight.data *= size
+        return parametrize(linear, "weight", **options)
+
+    def gradients(module):
+        return torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
+
+    module, other = parametrized(7.0), parametrized(1.0)
+    want, state = gradients(module), module.state_dict()
+    for loaded in (module, other):
+        loaded.load_state_dict(state)
+        assert all(map(torch.equal, gradients(loaded), want))
+    old = {name: value for name, value in state.items() if not name.endswith(".size")}
+    module.load_state_dict(old)
+    assert all(map(torch.equal, gradients(module), want))

@@ -133,6 +133,9 @@ class LaplexKernel(gpytorch.kernels.Kernel):  # type: ignore[misc]
 class _Strategy(DefaultPredictionStrategy):  # type: ignore[misc]
     """GPyTorch's strategy with K evaluated, so that K plus noise is a StateLinearOperator rather than a lazy sum."""
 
-    def __init__(self, inputs: Any, prior: Any, labels: Any, likelihood: Any, **options: Any) -> None:
+    def __init__(  # GPyTorch passes these by name
+        self, train_inputs: Any, train_prior_dist: Any, train_labels: Any, likelihood: Any, **options: Any
+    ) -> None:
+        prior = train_prior_dist
         evaluated = type(prior)(prior.mean, prior.lazy_covariance_matrix.evaluate_kernel())
-        super().__init__(inputs, evaluated, labels, likelihood, **options)
+        super().__init__(train_inputs, evaluated, train_labels, likelihood, **options)

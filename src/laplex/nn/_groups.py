@@ -9,6 +9,7 @@ from torch import nn
 
 from laplex._checks.counts import is_number
 from laplex.nn._anchored import Anchored
+from laplex.nn._attention import LaplaceAttention
 
 MIXED = ("mix", "weight", "bias")  # parameters of an anchored module that are weights as in any other layer
 
@@ -18,9 +19,10 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Two parameter groups for an optimizer: the anchors of all layers that have any, and everything else.
 
-    Anchors, phases and trained tau are places and scales, not weights. Here they get no weight decay, which would draw
-    all places together, and may have a learning rate of their own. Neither is necessary: the learning rate and weight
-    decay of the other parameters suit layers that were made with the default tau.
+    Anchors, phases and trained tau (that of :class:`LaplaceAttention`, too) are places and scales, not weights. Here
+    they get no weight decay, which would draw all places together, and may have a learning rate of their own. Neither
+    is necessary: the learning rate and weight decay of the other parameters suit layers that were made with the default
+    tau.
 
     Args:
         model: any module that contains layers such as :class:`LaplexLinear`.
@@ -47,7 +49,7 @@ def parameter_groups(
     anchors = {
         id(parameter): parameter
         for module in model.modules()
-        if isinstance(module, Anchored)
+        if isinstance(module, Anchored | LaplaceAttention)
         for name, parameter in module.named_parameters(recurse=False)
         if name not in MIXED
     }

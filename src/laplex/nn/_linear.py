@@ -83,6 +83,7 @@ class LaplexLinear(Anchored):
     fit_residual: float | None = None  # set by from_linear: the fraction of the energy that was not fitted
     svd_residual: float | None = None  # the fraction that the best matrix of rank `kernels` leaves
     scale_gradients: bool = False  # the value for old pickles
+    _first_size: float = 1.0  # likewise
 
     @renamed("laplex.nn.LaplexLinear", rank="kernels")
     def __init__(
@@ -156,7 +157,7 @@ class LaplexLinear(Anchored):
 
         ``size`` is the initial size of W, in units of a fresh layer's.
         """
-        self._first_tau = tau
+        self._first_tau, self._first_size = tau, size
         sizes = self.out_features, self.in_features
         self._factor_numbers = tuple(scales.gradient_factors(*sizes, self.kernels, self.phi is not None, tau, size))
 
@@ -269,14 +270,15 @@ class LaplexLinear(Anchored):
         if old in state_dict and new not in state_dict and state_dict[old].dim() == 1:
             state_dict[new] = state_dict.pop(old)
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._begin_with(self._saved_tau(state_dict.get(prefix + "fixed_tau")))
+        self._begin_with(self._saved_tau(state_dict.get(prefix + "fixed_tau")), self._first_size)
 
     def _saved_tau(self, saved: Any) -> float:
         """The length scale of a saved layer; that of this layer if it is trained or cannot be read."""
         if type(saved) not in (Tensor, nn.Parameter) or saved.is_meta or saved.numel() != self.kernels:
             return self._first_tau
         tau = float(saved.detach().flatten()[0])
-        return tau if 0 < tau < math.inf else self._first_tau
+        known = math.isclose(tau, self._first_tau, rel_tol=1e-6)  # but for the rounding of the buffer
+        return tau if 0 < tau < math.inf and not known else self._first_tau
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle as every module does, including from old files."""

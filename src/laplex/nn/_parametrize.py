@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 from laplex._checks.counts import integer
 from laplex.nn import _checks as checks
 from laplex.nn import _scales as scales
-from laplex.nn._anchored import Anchored
+from laplex.nn._anchored import Anchored, never_to_half
 from laplex.nn._fitting import Snapshot
 from laplex.nn._linear import LaplexLinear
 from laplex.nn._recurrent import read_weights_anew
@@ -30,12 +30,17 @@ WHERE = "laplex.nn.parametrize"
 class FormedWeight(nn.Module):
     """The parametrization that torch calls for a weight: W of a kernel layer, in the weight's shape and dtype.
 
-    The layer keeps its anchors in float32 under ``.half()``; the dtype of the weight follows the module.
+    The layer keeps its anchors in float32 under ``.half()``; the dtype of the weight follows the module. The size of
+    the first weight, on which the layer's gradients depend, is part of the state.
     """
+
+    size: Tensor  # in units of a fresh layer's
 
     def __init__(self, weight: Tensor, layer: LaplexLinear) -> None:
         super().__init__()
         self.layer = layer
+        self.register_buffer("size", torch.tensor(layer._first_size, dtype=torch.float32, device=weight.device))
+        layer._begin_with(layer._first_tau, float(self.size))  # as after it is saved and loaded
         self.shape, self.dtype, self.registered = weight.shape, weight.dtype, False
 
     def forward(self) -> Tensor:
@@ -50,8 +55,15 @@ class FormedWeight(nn.Module):
         self.registered = True
         return ()  # torch should train no tensors besides those of the layer
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as every module does, including from old files, which do not have the size."""
+        size = state_dict.setdefault(prefix + "size", self.size)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if not size.is_meta:
+            self.layer._begin_with(self.layer._first_tau, float(size))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
+        super()._apply(never_to_half(fn), recurse)
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         return self
 
