@@ -30,7 +30,8 @@ def _derivative(x: Tensor, direction: Tensor) -> Tensor:
         size = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
     upper = torch.cat([x, direction / size], -1)
     lower = torch.cat([torch.zeros_like(x), x], -1)
-    # Torch's own function has derivatives in graphs and in batches of directions, too, where a Function has none here.
+    # Inside the derivative of a Function, torch.func, graphs and batches of directions lose the derivatives of another
+    # Function. Those of torch's own they keep.
     function = exponential if plainly_eager() and plain(direction) else torch.linalg.matrix_exp
     return function(torch.cat([upper, lower], -2))[..., :s, s:] * size
 

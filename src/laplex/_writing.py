@@ -34,18 +34,18 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
 
     A link stays, and its target is replaced. A device or a pipe is written to.
     """
-    path = Path(os.path.realpath(path))
     if path.exists() and not (path.is_file() or path.is_dir()):
         with path.open("wb") as file:
             yield file
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
+    target = Path(os.path.realpath(path))
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
     try:
         with unfinished.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave the new name with no content
-        os.replace(unfinished, path)
+        os.replace(unfinished, target)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename == str(unfinished):

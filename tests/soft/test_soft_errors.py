@@ -53,7 +53,7 @@ def name(request):
             X.to_sparse(),
             -1,
             TypeError,
-            "`x` must be a dense tensor, got one of torch.sparse_coo; use x.to_dense()",
+            "`x` must be a dense tensor, got layout torch.sparse_coo; call .to_dense()",
         ),
     ],
 )
@@ -324,7 +324,7 @@ SECOND = {
 
 @pytest.mark.parametrize("name", SECOND)
 def test_sparse_tensors(name):
-    with pytest.raises(TypeError, match=f"`{name}` must be a dense tensor, got one of torch.sparse_coo; use {name}"):
+    with pytest.raises(TypeError, match=f"`{name}` must be a dense tensor, got layout torch.sparse_coo; call"):
         SECOND[name]()
 
 

@@ -179,7 +179,8 @@ class LaplaceAttention(nn.Module):
     @property
     def tau(self) -> Tensor:
         """The length scales (num_heads,)."""
-        return in_single(self.log_tau)[0].exp()  # type: ignore[no-any-return]
+        (log_tau,) = in_single(self.log_tau)
+        return log_tau.exp()  # type: ignore[no-any-return]
 
     def forward(
         self,

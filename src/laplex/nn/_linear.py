@@ -130,7 +130,10 @@ class LaplexLinear(Anchored):
     @property
     def tau(self) -> Tensor:
         """The length scales (kernels,)."""
-        return in_single(self.log_tau)[0].exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
+        if not self.train_tau:
+            return self.fixed_tau  # type: ignore[return-value]
+        (log_tau,) = in_single(self.log_tau)
+        return log_tau.exp()  # type: ignore[no-any-return]
 
     @property
     def weight(self) -> Tensor:

@@ -123,7 +123,8 @@ class LaplexProjection(Anchored):
     @property
     def tau(self) -> Tensor:
         """The length scale, ()."""
-        return in_single(self.log_tau)[0][0].exp()  # type: ignore[no-any-return]
+        (log_tau,) = in_single(self.log_tau)
+        return log_tau[0].exp()  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., d) to y (..., m), in the dtype of x."""

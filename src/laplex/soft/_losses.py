@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.arguments import check_tensor
 from laplex._checks.counts import flag
 from laplex._eager import readable
 from laplex.soft._rank import average_ranks, ranks_of_rows
-from laplex.soft._rows import check_finite, dense, place_count, rows_along
+from laplex.soft._rows import check_finite, place_count, rows_along
 from laplex.soft._sort import permutation_of_rows
 from laplex.soft._threshold import mask_of_rows
 
@@ -166,6 +167,6 @@ def _check_fits(where: str, name: str, value: Any, first: str, x: Tensor) -> Non
     if not isinstance(value, Tensor) or value.shape != x.shape:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"{where}: `{name}` must be a tensor with the shape {tuple(x.shape)} of `{first}`, got {got}")
-    dense(where, name, value)
+    check_tensor(where, name, value)
     if value.is_complex():
         raise TypeError(f"{where}: `{name}` must have real numbers, got {value.dtype}; use {name}.real")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends
+from laplex._checks.arguments import check_tensor
 from laplex._checks.counts import integer, is_integer
 from laplex._checks.messages import not_finite
 from laplex._checks.rows import not_floating, warn_of_column
@@ -29,7 +30,7 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise not_floating(where, name, x)
-    dense(where, name, x)
+    check_tensor(where, name, x)
     if x.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
     if not is_integer(dim):
@@ -42,12 +43,6 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x", *, one_each: bool 
     if moved is x and not one_each:
         warn_of_column(where, name, x, takes_dim=True)
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
-
-
-def dense(where: str, name: str, x: Tensor) -> None:
-    """Raise if a tensor is sparse."""
-    if x.layout != torch.strided:
-        raise TypeError(f"{where}: `{name}` must be a dense tensor, got one of {x.layout}; use {name}.to_dense()")
 
 
 def place_count(where: str, k: Any, n: int) -> int:
@@ -87,7 +82,7 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
             raise ValueError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {tau!r}')
         return automatic_softness(rows.detach())
     if isinstance(tau, Tensor):
-        dense(where, "tau", tau)
+        check_tensor(where, "tau", tau)
         tau = unshared(tau)
     return row_lengths(where, "tau", tau, rows.shape[:-1], rows, instead='"auto"')
 

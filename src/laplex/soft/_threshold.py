@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.arguments import check_tensor
 from laplex._checks.counts import flag, is_number
 from laplex._checks.tau import expanded
 from laplex._eager import readable
@@ -45,7 +46,6 @@ from laplex._shapes import number_per_row
 from laplex.soft._rows import (
     can_fuse_backward,
     check_finite,
-    dense,
     flat,
     fused_module,
     restored,
@@ -310,7 +310,7 @@ def _numbers(where: str, name: str, value: Any, rows: Tensor, most: int, *, ends
         if not _inside(value, most, ends):
             raise ValueError(f"{where}: `{name}` must be {what}, got {value:g}")
         return number_per_row(float(value), batch, rows.device)
-    dense(where, name, value)
+    check_tensor(where, name, value)
     numbers = value.to(dtype=torch.float64, device=rows.device)
     numbers = expanded(where, name, numbers, batch, "the shape of `x` without `dim`")
     _within(where, name, numbers, _inside(numbers, most, ends), what)
@@ -335,7 +335,7 @@ def _masses(where: str, weights: Any, x: Tensor, dim: int) -> Tensor:
     if not isinstance(weights, Tensor) or weights.shape != x.shape:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(f"{where}: `weights` must have the shape {tuple(x.shape)} of `x`, got {got}")
-    dense(where, "weights", weights)
+    check_tensor(where, "weights", weights)
     mass = weights.movedim(dim, -1).reshape(-1, x.shape[dim]).double()
     _within(where, "weights", mass, (mass >= 0) & mass.isfinite(), "finite and not negative")
     largest = mass.detach().amax(-1, keepdim=True)
